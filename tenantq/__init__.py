@@ -1,0 +1,2 @@
+"""placeholder"""
+from tenantq._version import __version__
