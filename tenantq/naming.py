@@ -23,7 +23,7 @@ MAX_LENGTH = 128
 SUFFIX = ".db"
 _READABLE = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _RESERVED = re.compile(r"con|prn|aux|nul|com[0-9]|lpt[0-9]")  # no file name on Windows
-_SPELLED_BYTES = 110
+_SPELLED_BYTES = 130
 """UTF-8 bytes of an id that base32 can spell within 255 bytes, beside stem, suffixes and sidecars."""
 _HASHED = "~"
 
