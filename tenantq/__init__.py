@@ -58,11 +58,67 @@ from tenantq.errors import (
     UnsupportedSQLite,
     WrongTenant,
 )
-from tenantq.memory import MemoryQueue
+from tenantq.memory import MemoryQueue, MemoryStats
 from tenantq.message import Message
+from tenantq.outbox import Event, Outbox, OutboxPosition
+from tenantq.outcome import DeadLetter, Snooze
 from tenantq.router import Layer, message
 from tenantq.stats import QueueStats, TenantStats
 from tenantq.store import Store, open  # noqa: A004 - tenantq.open reads as it should
 from tenantq.tenant import Tenant
 from tenantq.transaction import Transaction
 from tenantq.watch import Watch
+from tenantq.worker import Worker
+
+__all__ = [
+    "Backoff",
+    "CorruptFile",
+    "DeadLetter",
+    "DeclarationError",
+    "DiskFull",
+    "Durability",
+    "Event",
+    "FileReplaced",
+    "ForeignHandle",
+    "InvalidArgument",
+    "InvalidName",
+    "InvalidTenantId",
+    "Layer",
+    "LeaseLost",
+    "MemoryQueue",
+    "MemoryStats",
+    "Message",
+    "NewerFile",
+    "NotATenantFile",
+    "Outbox",
+    "OutboxPosition",
+    "PayloadError",
+    "PayloadTooLarge",
+    "QueueFull",
+    "QueueStats",
+    "Snooze",
+    "StatementFailed",
+    "Store",
+    "StoreClosed",
+    "StoreNotFound",
+    "Tenant",
+    "TenantBusy",
+    "TenantExists",
+    "TenantFileError",
+    "TenantInUse",
+    "TenantStats",
+    "TenantqError",
+    "Transaction",
+    "TransactionError",
+    "UndecodablePayload",
+    "UnknownTenant",
+    "UnsupportedSQLite",
+    "VerifyReport",
+    "Watch",
+    "Worker",
+    "WrongTenant",
+    "__version__",
+    "message",
+    "open",
+    "verify",
+]

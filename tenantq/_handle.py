@@ -26,7 +26,7 @@ MERGE = 256
 """Operations that one transaction carries at most, so that none waits long for the others' work."""
 
 
-class HandleGone(Exception):  # noqa: N818
+class HandleGone(Exception):
     """The handle was evicted between two steps; the caller opens the file again."""
 
 

@@ -238,7 +238,5 @@ class Lane:
         self._expired = [item for item in self._expired if self._is_live(*item[2:])]
         heapify(self._expired)
         known = {message_id for _, _, message_id, _ in self._expired}
-        self._leases = [
-            (entry.deadline, entry.id) for entry in self.claimed.values() if entry.id not in known
-        ]
+        self._leases = [(entry.deadline, entry.id) for entry in self.claimed.values() if entry.id not in known]
         heapify(self._leases)

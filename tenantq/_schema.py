@@ -84,7 +84,7 @@ def check_file(database: Database, tenant_id: str | None) -> dict[str, str]:
 
 def read_meta(database: Database) -> dict[str, str]:
     """Return the file's identity: tenant_id, file_id."""
-    return dict(database.execute(_SQL["read_meta"]))  # type: ignore[arg-type]
+    return dict(database.execute(_SQL["read_meta"]))
 
 
 def sync_directory(directory: Path) -> None:

@@ -198,21 +198,25 @@ class Database:
         return True
 
     def _translated(self, exc: Exception, path: Path | None = None) -> TenantqError:
-        where = {"path": str(path or self.path), "tenant": self.tenant}
-        match exc:
-            case OverflowError() | TypeError():
-                return InvalidArgument(f"SQLite cannot keep a value: {exc}", **where)
-            case apsw.BusyError() | apsw.LockedError():
-                return TenantBusy(f"the tenant's file was locked for {self.busy_timeout:g} s", **where)
-            case apsw.FullError():
-                return DiskFull(f"no space left for {where['path']}", **where)
-            case apsw.NotADBError():
-                return NotATenantFile(f"{where['path']} is not a SQLite database", **where)
-            case apsw.CorruptError():
-                return CorruptFile(f"{where['path']} is damaged: {exc}", **where)
-            case apsw.CantOpenError() | apsw.IOError() | apsw.ReadOnlyError() | apsw.PermissionsError():
-                return TenantFileError(f"{where['path']}: {exc}", **where)
-            case apsw.Error():
-                return StatementFailed(f"{exc}", **where)
-            case _:
-                return TenantFileError(f"{where['path']}: {exc}", **where)
+        where = str(path or self.path)
+        for kind, ours, text in _ERRORS:
+            if isinstance(exc, kind):
+                message = text.format(path=where, exc=exc, seconds=self.busy_timeout)
+                return ours(message, path=where, tenant=self.tenant)
+        return TenantFileError(f"{where}: {exc}", path=where, tenant=self.tenant)
+
+
+_ERRORS: tuple[tuple[tuple[type[Exception], ...], type[TenantqError], str], ...] = (
+    ((OverflowError, TypeError), InvalidArgument, "SQLite cannot keep a value: {exc}"),
+    ((apsw.BusyError, apsw.LockedError), TenantBusy, "{path} was locked for {seconds:g} s"),
+    ((apsw.FullError,), DiskFull, "no space is left for {path}"),
+    ((apsw.NotADBError,), NotATenantFile, "{path} is not a SQLite database"),
+    ((apsw.CorruptError,), CorruptFile, "{path} is damaged: {exc}"),
+    (
+        (apsw.CantOpenError, apsw.IOError, apsw.ReadOnlyError, apsw.PermissionsError),
+        TenantFileError,
+        "{path}: {exc}",
+    ),
+    ((apsw.Error,), StatementFailed, "{exc}"),
+)
+"""What SQLite raises, what it is in our words, and how that is said; the first that fits."""

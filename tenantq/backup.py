@@ -16,7 +16,6 @@ from tenantq._file import TenantFile
 from tenantq._sqlite import Database, Durability
 from tenantq.errors import (
     CorruptFile,
-    NotATenantFile,
     TenantExists,
     TenantFileError,
     TenantInUse,

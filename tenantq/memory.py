@@ -209,12 +209,20 @@ class MemoryQueue:
 
         self._settle((message,), fail)
 
-    def release(self, *messages: Message[Any]) -> None:
-        """Give the messages back, in their order, as if they had not been claimed. Raises LeaseLost."""
+    def release(self, *messages: Message[Any], delay: float = 0) -> None:
+        """Give the messages back, in their order, as if they had not been claimed. Raises LeaseLost.
+
+        With `delay` they are claimable after so many seconds.
+        """
+        visible = visible_ns(self._clock.now_ns(), delay)
 
         def give_back(lane: Lane, entry: Entry) -> None:
             entry.attempts -= 1
-            self._lanes.give_back(lane, entry, get_ident())
+            if delay:
+                entry.visible_ns = visible
+                self._lanes.wait(lane, (entry,))
+            else:
+                self._lanes.give_back(lane, entry, get_ident())
 
         self._settle(messages[::-1], give_back)
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
-__all__ = ["QueueStats", "TenantStats"]
+from tenantq._file import TenantFile
+from tenantq.clock import NANOSECONDS
+
+__all__ = ["QueueStats", "TenantStats", "read_stats", "size_of"]
 
 
 class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,3 +52,35 @@ class TenantStats(msgspec.Struct, frozen=True, kw_only=True):
     busy_seconds: float = 0.0
     """How long it waited, all in all."""
     queues: tuple[QueueStats, ...] = ()
+
+
+def read_stats(file: TenantFile, now: int) -> tuple[tuple[QueueStats, ...], int]:
+    """Return how each queue of a file is, and how many events wait in its outbox."""
+    due = {(queue, bool(was_claimed)): count for queue, was_claimed, count in file.count_due(now)}
+    paused = {row[0] for row in file.paused()}
+    depths = {row[0]: row[1:] for row in file.depths()}
+    queues = []
+    for queue in sorted(depths.keys() | paused):
+        ready, scheduled, claimed, dead = depths.get(queue, (0, 0, 0, 0))
+        from_scheduled, from_claimed = due.get((queue, False), 0), due.get((queue, True), 0)
+        since = file.oldest_ready(queue) if ready else None
+        queues.append(
+            QueueStats(
+                queue=queue,
+                ready=ready + from_scheduled + from_claimed,
+                scheduled=scheduled - from_scheduled,
+                claimed=claimed - from_claimed,
+                dead=dead,
+                oldest_age=None if since is None else max(0.0, (now - since) / NANOSECONDS),
+                is_paused=queue in paused,
+            ),
+        )
+    return tuple(queues), int(file.outbox_position()[3])
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a file; 0 where there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

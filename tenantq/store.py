@@ -158,7 +158,6 @@ class Store:
         self._check_open()
         watch = Watch(
             self.root,
-            self.clock,
             sweep_interval=sweep_interval,
             unsubscribe=self._unwatch,
             read_id=self._read_id,
@@ -325,7 +324,7 @@ _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
 def _forget_stores_in_child() -> None:
     for store in list(_stores):
-        store._after_fork()  # noqa: SLF001
+        store._after_fork()
 
 
 os.register_at_fork(after_in_child=_forget_stores_in_child)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tenantq._file import TenantFile
 from tenantq._handle import Handle
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tenantq.tenant import Tenant
 
 __all__ = ["Transaction"]
+
+T = TypeVar("T")
 
 _REFUSED = re.compile(
     r"\s*(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE|ATTACH|DETACH|VACUUM)\b",
@@ -184,9 +186,10 @@ class Transaction:
 
     def ack(self, *messages: Message[Any]) -> None:
         """Remove messages of this tenant with the transaction. Raises LeaseLost, which undoes all of it."""
-        lost: list[int] = []
-        for queue, held in fences(messages).items():
-            lost += self._guarded(lambda file, queue=queue, held=held: file.ack(queue, held))
+        held = fences(messages)
+        lost = self._guarded(
+            lambda file: [lost for queue, some in held.items() for lost in file.ack(queue, some)],
+        )
         if lost:
             self._is_broken = True
             raise LeaseLost(lost=lost, tenant=self._tenant.id)
@@ -215,7 +218,7 @@ class Transaction:
                 tenant=self._tenant.id,
             )
 
-    def _guarded(self, operation: Callable[[TenantFile], Any]) -> Any:
+    def _guarded(self, operation: Callable[[TenantFile], T]) -> T:
         file = self._open().file
         if self._is_broken:
             raise TransactionError("the transaction failed already", tenant=self._tenant.id)

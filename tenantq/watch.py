@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from tenantq import naming
-from tenantq.clock import Clock
 
 __all__ = ["Watch"]
 
@@ -28,21 +28,19 @@ class Watch:
     def __init__(
         self,
         root: Path,
-        clock: Clock,
         *,
         sweep_interval: float,
         unsubscribe: Callable[[Watch], None],
         read_id: Callable[[Path], str | None],
     ) -> None:
         self._root = root
-        self._clock = clock
         self._interval = sweep_interval
         self._unsubscribe = unsubscribe
         self._read_id = read_id
         self._rung: set[str] = set()
         self._condition = threading.Condition()
         self._is_woken = False
-        self._next_sweep = clock.monotonic()
+        self._next_sweep = time.monotonic()
         self._seen: dict[str, dict[str, Signature]] = {}
         self._ids: dict[str, str] = {}
 
@@ -51,21 +49,21 @@ class Watch:
 
         The first call returns every tenant.
         """
-        deadline = self._clock.monotonic() + timeout
+        deadline = time.monotonic() + timeout
         while True:
-            now = self._clock.monotonic()
+            now = time.monotonic()
             if now >= self._next_sweep:
                 found = self._sweep()
-                self._next_sweep = self._clock.monotonic() + self._interval
+                self._next_sweep = time.monotonic() + self._interval
                 if found:
                     with self._condition:
                         self._rung |= found
             with self._condition:
                 if not (self._rung or self._is_woken):
-                    pause = min(deadline, self._next_sweep) - self._clock.monotonic()
+                    pause = min(deadline, self._next_sweep) - time.monotonic()
                     if pause > 0:
                         self._condition.wait(pause)
-                if self._rung or self._is_woken or self._clock.monotonic() >= deadline:
+                if self._rung or self._is_woken or time.monotonic() >= deadline:
                     rung, self._rung = self._rung, set()
                     self._is_woken = False
                     return rung
