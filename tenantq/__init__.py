@@ -1,2 +1,124 @@
-"""placeholder"""
+"""tenantq: a durable queue for every tenant, in a SQLite file of its own.
+
+A store is a directory of tenants. Each tenant has named queues in one file: enqueue commits a message, claim
+leases it to one worker, ack removes it, nack lets it wait for another attempt, and what has used up its
+attempts is a dead letter. A lease that ends gives its message to the next claim. Every verb is one SQLite
+transaction, fenced by a token of the delivery, and durable when it returns.
+
+A message type declares what it needs, and `send` picks the layer: other hosts must see it (the outbox of the
+tenant's file, from which `tenantq_bridge` forwards it to Postgres), or it must survive a restart (the
+tenant's file), or neither (memory). One Worker handles all three.
+
+    >>> import msgspec, tempfile, tenantq
+    >>> @tenantq.message("example.welcome")
+    ... class Welcome(msgspec.Struct):
+    ...     to: str
+    >>> with tempfile.TemporaryDirectory() as root, tenantq.open(root) as store:
+    ...     acme = store.tenant("acme")
+    ...     with acme.transaction() as tx:
+    ...         _ = tx.execute("CREATE TABLE customer (email TEXT)")
+    ...         _ = tx.execute("INSERT INTO customer VALUES (?)", ("ada@example.org",))
+    ...         id = tx.send(Welcome(to="ada@example.org"))
+    ...     for message in acme.claim("example.welcome", limit=10):
+    ...         print(message.payload.to)
+    ...         message.ack()
+    ada@example.org
+"""
+
+from tenantq._sqlite import Durability
 from tenantq._version import __version__
+from tenantq.backoff import Backoff
+from tenantq.backup import VerifyReport, verify
+from tenantq.errors import (
+    CorruptFile,
+    DeclarationError,
+    DiskFull,
+    FileReplaced,
+    ForeignHandle,
+    InvalidArgument,
+    InvalidName,
+    InvalidTenantId,
+    LeaseLost,
+    NewerFile,
+    NotATenantFile,
+    PayloadError,
+    PayloadTooLarge,
+    QueueFull,
+    StatementFailed,
+    StoreClosed,
+    StoreNotFound,
+    TenantBusy,
+    TenantExists,
+    TenantFileError,
+    TenantInUse,
+    TenantqError,
+    TransactionError,
+    UndecodablePayload,
+    UnknownTenant,
+    UnsupportedSQLite,
+    WrongTenant,
+)
+from tenantq.memory import MemoryQueue, MemoryStats
+from tenantq.message import Message
+from tenantq.outbox import Event, Outbox, OutboxPosition
+from tenantq.outcome import DeadLetter, Snooze
+from tenantq.router import Layer, message
+from tenantq.stats import QueueStats, TenantStats
+from tenantq.store import Store, open  # noqa: A004 - tenantq.open reads as it should
+from tenantq.tenant import Tenant
+from tenantq.transaction import Transaction
+from tenantq.watch import Watch
+from tenantq.worker import Worker
+
+__all__ = [
+    "Backoff",
+    "CorruptFile",
+    "DeadLetter",
+    "DeclarationError",
+    "DiskFull",
+    "Durability",
+    "Event",
+    "FileReplaced",
+    "ForeignHandle",
+    "InvalidArgument",
+    "InvalidName",
+    "InvalidTenantId",
+    "Layer",
+    "LeaseLost",
+    "MemoryQueue",
+    "MemoryStats",
+    "Message",
+    "NewerFile",
+    "NotATenantFile",
+    "Outbox",
+    "OutboxPosition",
+    "PayloadError",
+    "PayloadTooLarge",
+    "QueueFull",
+    "QueueStats",
+    "Snooze",
+    "StatementFailed",
+    "Store",
+    "StoreClosed",
+    "StoreNotFound",
+    "Tenant",
+    "TenantBusy",
+    "TenantExists",
+    "TenantFileError",
+    "TenantInUse",
+    "TenantStats",
+    "TenantqError",
+    "Transaction",
+    "TransactionError",
+    "UndecodablePayload",
+    "UnknownTenant",
+    "UnsupportedSQLite",
+    "VerifyReport",
+    "Watch",
+    "Worker",
+    "WrongTenant",
+    "__version__",
+    "message",
+    "open",
+    "verify",
+]

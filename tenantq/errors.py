@@ -217,4 +217,6 @@ class FileReplaced(TenantFileError):
 class ForeignHandle(TenantFileError):
     """Something else in this process has the tenant's file open, which can lose committed rows."""
 
-    default_hint = "use transaction().execute for the application's own SQL; never open a tenant's file another way"
+    default_hint = (
+        "use transaction().execute for the application's own SQL; never open a tenant's file another way"
+    )

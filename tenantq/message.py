@@ -28,7 +28,7 @@ class MessageSource(Protocol):
         """End the delivery: the attempt failed."""
         ...
 
-    def release(self, *messages: Message[Any]) -> None:
+    def release(self, *messages: Message[Any], delay: float = 0) -> None:
         """End the deliveries without counting the attempts."""
         ...
 
@@ -150,9 +150,9 @@ class Message(Generic[T]):
         """Count the attempt as failed: wait `delay` seconds (backoff by default), or die. Raises LeaseLost."""
         self._held().nack(self, delay=delay, error=error)
 
-    def release(self) -> None:
-        """Give the message back as if it had not been claimed. Raises LeaseLost."""
-        self._held().release(self)
+    def release(self, *, delay: float = 0) -> None:
+        """Give the message back as if it had not been claimed, or for later. Raises LeaseLost."""
+        self._held().release(self, delay=delay)
 
     def extend(self, seconds: float) -> None:
         """Make the lease end `seconds` from now. Raises LeaseLost."""

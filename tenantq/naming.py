@@ -23,6 +23,7 @@ MAX_LENGTH = 128
 SUFFIX = ".db"
 _READABLE = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _RESERVED = re.compile(r"con|prn|aux|nul|com[0-9]|lpt[0-9]")  # no file name on Windows
+_SHARD = re.compile(r"[0-9a-f]{2}")
 _SPELLED_BYTES = 130
 """UTF-8 bytes of an id that base32 can spell within 255 bytes, beside stem, suffixes and sidecars."""
 _HASHED = "~"
@@ -78,6 +79,11 @@ def tenant_id_of(name: str) -> str | None:
 def is_hashed(name: str) -> bool:
     """Tell whether a file name has only the hash of its tenant's id."""
     return name.endswith(SUFFIX) and f".{_HASHED}" in name
+
+
+def is_shard(name: str) -> bool:
+    """Tell whether a directory's name is that of a shard."""
+    return _SHARD.fullmatch(name) is not None
 
 
 def _base32(data: bytes) -> str:

@@ -8,16 +8,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tenantq.errors import DeclarationError, InvalidArgument
+from tenantq.arguments import DEFAULT_MAX_ATTEMPTS, check_max_attempts, check_priority
+from tenantq.errors import DeclarationError
 from tenantq.naming import check_name
 
 __all__ = ["Declaration", "Layer", "declaration_of", "declared_type", "message"]
-
-DEFAULT_MAX_ATTEMPTS = 25
-"""Attempts before a message is dead: with the default backoff about two and a half days."""
-
-MAX_PRIORITY = 32_767
-"""Priorities are 16-bit signed integers, so that every layer can keep them."""
 
 C = TypeVar("C", bound=type)
 
@@ -101,20 +96,6 @@ def declared_type(name: str) -> Any:
     """Return the type declared under a name; None where there is none."""
     declaration = _by_name.get(name)
     return None if declaration is None else declaration.type
-
-
-def check_priority(priority: int) -> int:
-    """Return the priority, or raise InvalidArgument."""
-    if not isinstance(priority, int) or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
-        raise InvalidArgument(f"priority {priority!r} is not a whole number within ±{MAX_PRIORITY}")
-    return priority
-
-
-def check_max_attempts(max_attempts: int) -> int:
-    """Return max_attempts, or raise InvalidArgument."""
-    if not isinstance(max_attempts, int) or not 1 <= max_attempts <= MAX_PRIORITY:
-        raise InvalidArgument(f"max_attempts {max_attempts!r} is not a whole number from 1 to {MAX_PRIORITY}")
-    return max_attempts
 
 
 def _same_definition(known: Declaration, name: str, message_type: type) -> bool:

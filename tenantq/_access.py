@@ -1,0 +1,78 @@
+"""How a tenant's verbs reach its file: opened when needed, opened anew after an eviction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tenantq import _schema
+from tenantq._file import STEP, TenantFile
+from tenantq._handle import Handle, HandleGone
+from tenantq.clock import Clock
+from tenantq.errors import FileReplaced, UnknownTenant
+
+if TYPE_CHECKING:
+    from tenantq.store import Store
+
+__all__ = ["TenantAccess"]
+
+T = TypeVar("T")
+
+
+class TenantAccess:
+    """A tenant's identity and its way to its file."""
+
+    def __init__(self, store: Store, tenant_id: str, *, create: bool = True) -> None:
+        self.id = tenant_id
+        self.store = store
+        self.clock: Clock = store.clock
+        self.path: Path = _schema.path_of(store.root, tenant_id)
+        """The tenant's file. While it is open, touch it only through tenantq."""
+        self._create = create
+        self._handle: Handle | None = None
+
+    def _open(self, *, create: bool) -> Handle | None:
+        handle = self._handle
+        if handle is None or handle.is_closed or self.store.is_closed:
+            handle = self._handle = self.store.handle(self.id, self.path, create=create)
+        return handle
+
+    def _use(self, create: bool, action: Callable[[Handle], T], default: Any) -> T:
+        while True:
+            handle = self._open(create=create and self._create)
+            if handle is None:
+                if create:
+                    raise UnknownTenant(f"the store has no tenant {self.id!r}", tenant=self.id)
+                return default  # type: ignore[no-any-return]
+            try:
+                return action(handle)
+            except HandleGone:
+                self._handle = None
+            except FileReplaced:
+                self._handle = None
+                raise
+
+    def _write(self, operation: Callable[[TenantFile], T], *, create: bool = True, default: Any = None) -> T:
+        return self._use(create, lambda handle: handle.write(operation), default)
+
+    def _read(self, operation: Callable[[TenantFile], T], *, default: Any) -> T:
+        return self._use(False, lambda handle: handle.read(operation), default)
+
+    def _read_one(self, operation: Callable[[TenantFile], T], *, default: Any) -> T:
+        return self._use(False, lambda handle: handle.read_one(operation), default)
+
+    def _begin(self) -> Handle:
+        def begin(handle: Handle) -> Handle:
+            handle.begin()
+            return handle
+
+        return self._use(True, begin, None)
+
+    def _in_steps(self, operation: Callable[[TenantFile], int]) -> int:
+        total = 0
+        while True:
+            count = self._write(operation, create=False, default=0)
+            total += count
+            if count < STEP:
+                return total

@@ -1,0 +1,417 @@
+"""One tenant's file: one method a statement, all inside a transaction that the caller began."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tenantq._sqlite import Database, Row
+from tenantq.sqlfile import load_statements
+
+__all__ = ["STEP", "TenantFile"]
+
+STEP = 1000
+"""Rows that one maintenance statement moves before other writers get their turn."""
+
+_QUEUE = load_statements("tenantq", "queue.sql")
+_DEAD = load_statements("tenantq", "dead.sql")
+_OUTBOX = load_statements("tenantq", "outbox.sql")
+_STATS = load_statements("tenantq", "stats.sql")
+
+INSERT_MESSAGE = _QUEUE["insert_message"]
+CLAIM_MESSAGES = _QUEUE["claim_messages"]
+ACK_MESSAGE = _QUEUE["ack_message"]
+PROBE_QUEUE = _QUEUE["probe_queue"]
+FIND_KEY = _QUEUE["find_key"]
+ADD_DEPTH = _STATS["add_depth"]
+
+Fence = tuple[int, int | None]
+"""A message's id and the token of one delivery: what every verb on a lease must match."""
+
+
+class TenantFile:
+    """The statements of one open file, and what they add to the depths of its queues.
+
+    Not for two threads at once. `begin` and `commit` enclose all that changes the file.
+    """
+
+    def __init__(self, database: Database, meta: dict[str, str]) -> None:
+        self.database = database
+        self.tenant_id = meta["tenant_id"]
+        self.file_id = meta["file_id"]
+        self.commits = 0
+        self.news = False
+        """Whether the transaction made something claimable or emitted an event."""
+        self._execute = database.execute
+        self._depths: dict[str, list[int]] = {}
+        self._emitted = 0
+        self._last_seq = 0
+        self._last_id = -1
+        self._last_id_is_checked = False
+        self._data_version = -1
+
+    # The transaction
+
+    def begin(self) -> None:
+        """Begin a write transaction."""
+        self.database.begin()
+        self._reset()
+
+    def commit(self) -> None:
+        """Write the depths and commit; durable on return. A failure leaves nothing of the transaction."""
+        try:
+            for queue, depths in self._depths.items():
+                self._execute(ADD_DEPTH, (queue, *depths))
+            if self._emitted:
+                self._execute(_OUTBOX["count_events"], (self._last_seq, self._emitted))
+            self.database.commit()
+        except BaseException:
+            self.rollback()
+            raise
+        self.commits += 1
+
+    def rollback(self) -> None:
+        """Undo the transaction."""
+        self._last_id = -1
+        self._reset()
+        self.database.rollback()
+
+    def savepoint(self) -> tuple[object, ...]:
+        """Begin a part of the transaction that can be undone alone."""
+        self._execute("SAVEPOINT operation")
+        depths = {queue: list(counts) for queue, counts in self._depths.items()}
+        return depths, self._emitted, self._last_seq, self._last_id, self.news
+
+    def release_savepoint(self) -> None:
+        """Keep the part."""
+        self._execute("RELEASE operation")
+
+    def undo_savepoint(self, saved: tuple[object, ...]) -> None:
+        """Undo the part, and what it added to the depths."""
+        self._execute("ROLLBACK TO operation")
+        self._execute("RELEASE operation")
+        self._depths, self._emitted, self._last_seq, self._last_id, self.news = saved  # type: ignore[assignment]
+
+    def _reset(self) -> None:
+        self._depths = {}
+        self._emitted = 0
+        self._last_id_is_checked = False
+        self.news = False
+
+    def _depth(self, queue: str) -> list[int]:
+        """Return what the transaction adds: [last_id, ready, scheduled, claimed, dead]."""
+        depths = self._depths.get(queue)
+        if depths is None:
+            depths = self._depths[queue] = [0, 0, 0, 0, 0]
+        return depths
+
+    # Enqueue
+
+    def enqueue(
+        self,
+        queue: str,
+        bodies: Sequence[str | bytes],
+        *,
+        now: int,
+        visible_at: int,
+        priority: int,
+        max_attempts: int,
+        key: str | None,
+        headers: str | None,
+    ) -> list[int]:
+        """Insert messages; with a key that a live message of the queue has, return that one's id."""
+        if key is not None:
+            found = self._execute(FIND_KEY, (queue, key))
+            if found:
+                return [found[0][0]]
+        first = self._next_id()
+        due_at = visible_at if visible_at > now else None
+        if len(bodies) == 1:
+            row = (first, queue, priority, visible_at, due_at, max_attempts, now, key, headers, bodies[0])
+            self._execute(INSERT_MESSAGE, row)
+        else:
+            self.database.execute_many(
+                INSERT_MESSAGE,
+                (
+                    (id_, queue, priority, visible_at, due_at, max_attempts, now, key, headers, body)
+                    for id_, body in enumerate(bodies, first)
+                ),
+            )
+        count = len(bodies)
+        self._last_id = first + count - 1
+        depths = self._depth(queue)
+        depths[0] = self._last_id
+        depths[1 if due_at is None else 2] += count
+        self.news = True
+        return list(range(first, first + count))
+
+    def _next_id(self) -> int:
+        # Another process may have given out ids since our last transaction, and its ids may be acked again.
+        if not self._last_id_is_checked:
+            version = self.database.data_version()
+            if self._last_id < 0 or version != self._data_version:
+                self._last_id = self._execute(_QUEUE["last_id"])[0][0]
+                self._data_version = version
+            self._last_id_is_checked = True
+        return self._last_id + 1
+
+    # Claim, and the ends of a delivery
+
+    def probe(self, queue: str, now: int) -> tuple[bool, bool, bool]:
+        """Tell whether something is ready, something is due, and the queue is paused; takes no lock."""
+        ready, due, paused = self._execute(PROBE_QUEUE, (queue, now))[0]
+        return bool(ready), bool(due), bool(paused)
+
+    def claim(
+        self,
+        queue: str,
+        limit: int,
+        *,
+        worker: str,
+        now: int,
+        lease_expires_at: int,
+        lease_token: int,
+    ) -> list[Row]:
+        """Claim what is ready, in the order of priority, time and id."""
+        rows = self._execute(CLAIM_MESSAGES, (worker, now, lease_expires_at, lease_token, queue, limit))
+        if rows:
+            if len(rows) > 1:  # RETURNING has no order of its own
+                rows.sort(key=_claim_order)
+            depths = self._depth(queue)
+            depths[1] -= len(rows)
+            depths[3] += len(rows)
+        return rows
+
+    def ack(self, queue: str, fences: Sequence[Fence]) -> list[int]:
+        """Delete the messages whose leases are held; return the ids of the others."""
+        if len(fences) == 1:
+            gone = len(self._execute(ACK_MESSAGE, fences[0]))
+            lost = [] if gone else [fences[0][0]]
+        else:
+            lost = []
+            gone = 0
+            for fence in fences:
+                if self._execute(ACK_MESSAGE, fence):
+                    gone += 1
+                else:
+                    lost.append(fence[0])
+        if gone:
+            self._depth(queue)[3] -= gone
+        return lost
+
+    def retry(self, queue: str, fence: Fence, *, now: int, visible_at: int, error: str | None) -> bool:
+        """Let a failed message wait for its next attempt; False if its lease is lost."""
+        due_at = visible_at if visible_at > now else None
+        self._execute(_QUEUE["retry_message"], (visible_at, due_at, error, *fence))
+        return self._gave_back(queue, due_at)
+
+    def release(self, queue: str, fence: Fence) -> bool:
+        """Give a message back as it was; False if its lease is lost."""
+        self._execute(_QUEUE["release_message"], fence)
+        return self._gave_back(queue, None)
+
+    def snooze(self, queue: str, fence: Fence, *, visible_at: int) -> bool:
+        """Give a message back for later, the attempt not counted; False if its lease is lost."""
+        self._execute(_QUEUE["snooze_message"], (visible_at, *fence))
+        return self._gave_back(queue, visible_at)
+
+    def _gave_back(self, queue: str, due_at: int | None) -> bool:
+        if not self.database.changed:
+            return False
+        depths = self._depth(queue)
+        depths[3] -= 1
+        depths[1 if due_at is None else 2] += 1
+        self.news = True
+        return True
+
+    def extend(self, fence: Fence, *, lease_expires_at: int) -> bool:
+        """Move the end of a lease; False if it is lost."""
+        self._execute(_QUEUE["extend_lease"], (lease_expires_at, *fence))
+        return self.database.changed == 1
+
+    def dead_letter(self, queue: str, fence: Fence, *, now: int, error: str | None) -> bool:
+        """Move a claimed message to the dead letters; False if its lease is lost."""
+        if not self._execute(_QUEUE["holds_lease"], fence):
+            return False
+        self._bury(queue, fence[0], now=now, error=error)
+        return True
+
+    def _bury(self, queue: str, message_id: int, *, now: int, error: str | None) -> None:
+        self._execute(_DEAD["bury_message"], (now, error, message_id))
+        self._execute(_QUEUE["delete_message"], (message_id,))
+        depths = self._depth(queue)
+        depths[3] -= 1
+        depths[4] += 1
+
+    # What time changes
+
+    def settle_due(self, now: int) -> tuple[int, int]:
+        """Free up to STEP messages that became due; return how many, and how many leases were among them.
+
+        A scheduled message becomes ready. A message whose lease ended becomes ready too, or dead when its
+        attempts are used up: whoever worked it is taken for gone.
+        """
+        rows = self._execute(_QUEUE["find_due"], (now, STEP))
+        expired = 0
+        for message_id, queue, was_claimed, is_exhausted in rows:
+            if not was_claimed:
+                depths = self._depth(queue)
+                depths[2] -= 1
+                depths[1] += 1
+            elif is_exhausted:
+                expired += 1
+                self._bury(queue, message_id, now=now, error="the lease of the last attempt expired")
+                continue
+            else:
+                expired += 1
+                depths = self._depth(queue)
+                depths[3] -= 1
+                depths[1] += 1
+            self._execute(_QUEUE["free_message"], (message_id,))
+        self.news = self.news or bool(rows)
+        return len(rows), expired
+
+    def next_due(self) -> int | None:
+        """Return when time alone will next change something (Unix nanoseconds)."""
+        due: int | None = self._execute(_QUEUE["next_due"])[0][0]
+        return due
+
+    # What an operator needs
+
+    def peek(self, queue: str, limit: int) -> list[Row]:
+        """Return what waits in a queue: first what is ready, in the order of the claims, then by time."""
+        rows = self._execute(_QUEUE["peek_ready"], (queue, limit))
+        if len(rows) < limit:
+            rows += self._execute(_QUEUE["peek_scheduled"], (queue, limit - len(rows)))
+        return rows
+
+    def purge(self, queue: str) -> int:
+        """Delete up to STEP messages of a queue, waiting or claimed; return how many."""
+        rows = self._execute(_QUEUE["find_queued"], (queue, STEP))
+        for message_id, state in rows:
+            self._execute(_QUEUE["delete_message"], (message_id,))
+            self._depth(queue)[("", "ready", "scheduled", "claimed").index(state)] -= 1
+        return len(rows)
+
+    def pause(self, queue: str, now: int) -> None:
+        """Let no claim find the messages of a queue."""
+        self._execute(_QUEUE["pause_queue"], (queue, now))
+
+    def resume(self, queue: str) -> None:
+        """Let claims find the messages of a queue again."""
+        self._execute(_QUEUE["resume_queue"], (queue,))
+        self.news = True
+
+    def paused(self) -> list[Row]:
+        """Return the (queue,) of each that is paused."""
+        return self._execute(_QUEUE["list_paused"])
+
+    def give_back_claims(self) -> int:
+        """Give every claimed message back, its attempt not counted; return how many."""
+        self._execute(_QUEUE["give_back_claims"])
+        count = self.database.changed
+        self._execute(_QUEUE["count_given_back"])
+        return count
+
+    # Dead letters
+
+    def list_dead(self, queue: str | None, limit: int) -> list[Row]:
+        """Return dead letters, the oldest message first."""
+        if queue is None:
+            return self._execute(_DEAD["list_dead"], (limit,))
+        return self._execute(_DEAD["list_dead_of_queue"], (queue, limit))
+
+    def find_dead(self, queue: str | None, after: int) -> list[Row]:
+        """Return (id, queue, key) of up to STEP dead letters with higher ids."""
+        if queue is None:
+            return self._execute(_DEAD["find_dead_after"], (after, STEP))
+        return self._execute(_DEAD["find_dead_of_queue_after"], (queue, after, STEP))
+
+    def find_dead_message(self, message_id: int) -> list[Row]:
+        """Return (id, queue, key) of a dead letter, or nothing."""
+        return self._execute(_DEAD["find_dead_message"], (message_id,))
+
+    def redrive(self, message_id: int, queue: str, key: str | None, *, now: int) -> bool:
+        """Make a dead letter ready again under its id; False while its key belongs to a live message."""
+        if key is not None and self._execute(FIND_KEY, (queue, key)):
+            return False
+        self._execute(_DEAD["revive_message"], (now, message_id))
+        self._execute(_DEAD["delete_dead"], (message_id,))
+        depths = self._depth(queue)
+        depths[4] -= 1
+        depths[1] += 1
+        self.news = True
+        return True
+
+    def purge_dead(self, queue: str | None) -> int:
+        """Delete up to STEP dead letters; return how many."""
+        rows = self.find_dead(queue, -(2**63))
+        for message_id, of_queue, _key in rows:
+            self._execute(_DEAD["delete_dead"], (message_id,))
+            self._depth(of_queue)[4] -= 1
+        return len(rows)
+
+    # The outbox
+
+    def emit(
+        self,
+        event_id: str,
+        topic: str,
+        body: str | bytes,
+        *,
+        now: int,
+        visible_at: int | None,
+        priority: int,
+        max_attempts: int,
+        headers: str | None,
+    ) -> int:
+        """Insert an event; return its place in the outbox."""
+        row = (event_id, topic, priority, max_attempts, visible_at, now, headers, body)
+        self._last_seq = int(self._execute(_OUTBOX["insert_event"], row)[0][0])
+        self._emitted += 1
+        self.news = True
+        return self._last_seq
+
+    def outbox_position(self) -> Row:
+        """Return (forwarded seq, its event id, last seq, pending)."""
+        return self._execute(_OUTBOX["outbox_position"])[0]
+
+    def read_events(self, after: int, limit: int) -> list[Row]:
+        """Return events behind a place in the outbox, in their order."""
+        return self._execute(_OUTBOX["read_events"], (after, limit))
+
+    def event_id_at(self, seq: int) -> str | None:
+        """Return the id of the event at a place in the outbox; None where none is kept."""
+        rows = self._execute(_OUTBOX["event_id_at"], (seq,))
+        return rows[0][0] if rows else None
+
+    def mark_forwarded(self, seq: int, event_id: str | None) -> None:
+        """Keep how far the events are known to be in Postgres."""
+        self._execute(_OUTBOX["mark_forwarded"], (seq, event_id))
+
+    def prune_events(self, before: int) -> int:
+        """Delete up to STEP forwarded events emitted before a time, never the last forwarded one."""
+        self._execute(_OUTBOX["prune_events"], (before, STEP))
+        return self.database.changed
+
+    # Stats
+
+    def depths(self) -> list[Row]:
+        """Return (queue, ready, scheduled, claimed, dead) of every queue."""
+        return self._execute(_STATS["read_depths"])
+
+    def count_due(self, now: int) -> list[Row]:
+        """Return (queue, was claimed, count) of what is due and not yet moved."""
+        return self._execute(_STATS["count_due"], (now,))
+
+    def oldest_ready(self, queue: str) -> int | None:
+        """Return since when the oldest ready message of a queue is claimable (Unix nanoseconds)."""
+        oldest: int | None = self._execute(_STATS["oldest_ready"], (queue,))[0][0]
+        return oldest
+
+    def recount(self) -> list[Row]:
+        """Count the rows of every queue one by one: (queue, ready, scheduled, claimed)."""
+        return self._execute(_STATS["recount_depths"])
+
+
+def _claim_order(row: Row) -> tuple[int, int, int]:
+    return -row[1], row[2], row[0]

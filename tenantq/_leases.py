@@ -1,0 +1,305 @@
+"""Claims, and the four ways to end a delivery: each one transaction on the tenant's file."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from tenantq._access import TenantAccess
+from tenantq._file import STEP, TenantFile
+from tenantq._operations import clean_text, decode_headers, fences, new_lease_token
+from tenantq._sqlite import Row
+from tenantq.arguments import check_lease, check_limit, check_seconds
+from tenantq.clock import nanoseconds
+from tenantq.errors import LeaseLost
+from tenantq.message import Message
+from tenantq.naming import check_name
+from tenantq.router import declared_type
+
+__all__ = ["TenantLeases", "worker_name"]
+
+LISTEN_INTERVAL = 0.02
+"""Seconds between two looks of a waiting claim for what other processes committed."""
+
+
+class TenantLeases(TenantAccess):
+    """The verbs of a tenant that give out leases and act on them."""
+
+    def claim(
+        self,
+        queue: str,
+        limit: int = 1,
+        *,
+        lease: float = 60.0,
+        worker: str | None = None,
+        wait: float = 0.0,
+    ) -> list[Message[Any]]:
+        """Claim up to `limit` messages for `lease` seconds; each goes to one claimer.
+
+        `worker` is written beside them for people to read; the lease is held by the delivery, not by that
+        name. With `wait`, blocks for up to so many seconds until there is one. An empty claim takes no write
+        lock. The lease runs from the moment of the claim's own transaction, not from the call.
+        """
+        check_name(queue)
+        check_limit(limit)
+        check_lease(lease)
+        check_seconds(wait, "wait")
+        name = worker_name() if worker is None else check_name(worker, "worker name")
+        messages = self._claim(queue, limit, lease, name)
+        if messages or wait == 0:
+            return messages
+        return self._claim_when_rung(queue, limit, lease, name, wait)
+
+    def exchange(
+        self,
+        acks: Iterable[Message[Any]],
+        queue: str,
+        limit: int = 1,
+        *,
+        lease: float = 60.0,
+        worker: str | None = None,
+    ) -> list[Message[Any]]:
+        """Ack messages and claim the next in one transaction.
+
+        Raises LeaseLost when one of the acks lost its lease: the others are acked, and nothing is claimed.
+        """
+        check_name(queue)
+        check_limit(limit)
+        check_lease(lease)
+        name = worker_name() if worker is None else check_name(worker, "worker name")
+        acked = list(acks)
+        held = fences(acked)
+
+        def operation(file: TenantFile) -> tuple[list[int], list[Row], int, int]:
+            lost = [lost_id for of_queue, some in held.items() for lost_id in file.ack(of_queue, some)]
+            now = self.clock.now_ns()
+            if lost:
+                return lost, [], 0, 0
+            ready, due, paused = file.probe(queue, now)
+            if due:
+                file.settle_due(now)
+            if paused or not (ready or due):
+                return [], [], 0, 0
+            token, expires = new_lease_token(), now + nanoseconds(lease)
+            rows = file.claim(
+                queue,
+                limit,
+                worker=name,
+                now=now,
+                lease_expires_at=expires,
+                lease_token=token,
+            )
+            return [], rows, expires, token
+
+        if not acked and not self._probe(queue)[0]:
+            return []
+        lost, rows, expires, token = self._write(operation)
+        self._settle(acked, lost)
+        return self._messages(queue, rows, expires, token)
+
+    def ack(self, *messages: Message[Any]) -> None:
+        """Remove messages: they are done. Raises LeaseLost for those not held; the others are removed."""
+        held = fences(messages)
+        if not held:
+            return
+
+        def operation(file: TenantFile) -> list[int]:
+            return [lost for queue, some in held.items() for lost in file.ack(queue, some)]
+
+        self._settle(messages, self._write(operation))
+
+    def nack(self, message: Message[Any], *, delay: float | None = None, error: str | None = None) -> None:
+        """Count the attempt as failed: the message waits `delay` seconds (None: the backoff), or is dead
+        when its attempts are used up. Raises LeaseLost.
+        """
+        if delay is not None:
+            check_seconds(delay, "delay")
+        text = clean_text(error)
+        fence = (message.id, message.lease_token)
+
+        def operation(file: TenantFile) -> bool:
+            now = self.clock.now_ns()
+            if message.attempts >= message.max_attempts:
+                return file.dead_letter(message.queue, fence, now=now, error=text)
+            seconds = self.store.config.backoff.delay(message.attempts) if delay is None else delay
+            visible_at = now + nanoseconds(seconds)
+            return file.retry(message.queue, fence, now=now, visible_at=visible_at, error=text)
+
+        self._settle([message], [] if self._write(operation) else [message.id])
+
+    def dead_letter(self, message: Message[Any], *, error: str | None = None) -> None:
+        """Move a message to the dead letters, whatever attempts are left. Raises LeaseLost."""
+        text = clean_text(error)
+
+        def operation(file: TenantFile) -> bool:
+            fence = (message.id, message.lease_token)
+            return file.dead_letter(message.queue, fence, now=self.clock.now_ns(), error=text)
+
+        self._settle([message], [] if self._write(operation) else [message.id])
+
+    def release(self, *messages: Message[Any], delay: float = 0) -> None:
+        """Give messages back, the attempt not counted; with `delay` they are claimable after so many seconds.
+
+        Without it they keep their place. Raises LeaseLost for those not held; the others are given back.
+        """
+        check_seconds(delay, "delay")
+        if not messages:
+            return
+
+        def operation(file: TenantFile) -> list[int]:
+            visible_at = self.clock.now_ns() + nanoseconds(delay)
+            lost: list[int] = []
+            for message in messages:
+                fence = (message.id, message.lease_token)
+                if delay:
+                    is_held = file.snooze(message.queue, fence, visible_at=visible_at)
+                else:
+                    is_held = file.release(message.queue, fence)
+                if not is_held:
+                    lost.append(message.id)
+            return lost
+
+        self._settle(messages, self._write(operation))
+
+    def extend(self, message: Message[Any], seconds: float) -> None:
+        """Make a lease end `seconds` from now. Raises LeaseLost.
+
+        One that has expired is held again, as long as nobody else has claimed the message meanwhile.
+        """
+        check_lease(seconds, "seconds")
+
+        def operation(file: TenantFile) -> int:
+            expires = self.clock.now_ns() + nanoseconds(seconds)
+            fence = (message.id, message.lease_token)
+            return expires if file.extend(fence, lease_expires_at=expires) else 0
+
+        expires = self._write(operation)
+        if not expires:
+            raise LeaseLost(lost=[message.id], tenant=self.id, queue=message.queue)
+        message.lease_expires_ns = expires
+
+    def _probe(self, queue: str) -> tuple[bool, bool]:
+        """Tell whether a claim could find something, and whether something is due first."""
+        now = self.clock.now_ns()
+        ready, due, paused = self._read_one(lambda file: file.probe(queue, now), default=(False, False, False))
+        return (ready or due) and not paused, due
+
+    def _claim(self, queue: str, limit: int, lease: float, worker: str) -> list[Message[Any]]:
+        while True:
+            is_claimable, is_due = self._probe(queue)
+            if not is_claimable:
+                return []
+
+            def operation(file: TenantFile, is_due: bool = is_due) -> tuple[bool, list[Row], int, int]:
+                now = self.clock.now_ns()
+                # What is due is ready before anything is claimed; in steps, so that others get their turns.
+                if is_due and file.settle_due(now)[0] == STEP:
+                    return False, [], 0, 0
+                token, expires = new_lease_token(), now + nanoseconds(lease)
+                rows = file.claim(
+                    queue,
+                    limit,
+                    worker=worker,
+                    now=now,
+                    lease_expires_at=expires,
+                    lease_token=token,
+                )
+                return True, rows, expires, token
+
+            is_settled, rows, expires, token = self._write(operation)
+            if is_settled:
+                return self._messages(queue, rows, expires, token)
+
+    def _claim_when_rung(
+        self,
+        queue: str,
+        limit: int,
+        lease: float,
+        worker: str,
+        wait: float,
+    ) -> list[Message[Any]]:
+        deadline = time.monotonic() + wait
+        bell = threading.Event()
+        while True:
+            handle = self._open(create=False)
+            if handle is not None:
+                handle.listen(bell)
+            try:
+                bell.clear()
+                messages = self._claim(queue, limit, lease, worker)
+                remaining = deadline - time.monotonic()
+                if messages or remaining <= 0:
+                    return messages
+                bell.wait(min(remaining, LISTEN_INTERVAL))
+            finally:
+                if handle is not None:
+                    handle.unlisten(bell)
+
+    def _settle(self, messages: Iterable[Message[Any]], lost: list[int]) -> None:
+        gone = set(lost)
+        for message in messages:
+            if message.id not in gone:
+                message.settled = True
+        if lost:
+            raise LeaseLost(
+                f"the lease of {_listed(lost)} was lost",
+                lost=lost,
+                tenant=self.id,
+            )
+
+    def _messages(
+        self,
+        queue: str,
+        rows: list[Row],
+        lease_expires_ns: int | None,
+        lease_token: int | None,
+    ) -> list[Message[Any]]:
+        return [self._message(queue, row, lease_expires_ns, lease_token) for row in rows]
+
+    def _message(
+        self,
+        queue: str,
+        row: Row,
+        lease_expires_ns: int | None,
+        lease_token: int | None,
+    ) -> Message[Any]:
+        id_, priority, visible_at, attempts, max_attempts, enqueued_at, key, headers, error, payload = row
+        return Message(
+            None if lease_token is None else self,
+            id=id_,
+            tenant=self.id,
+            queue=queue,
+            body=payload,
+            attempts=attempts,
+            max_attempts=max_attempts,
+            priority=priority,
+            key=key,
+            headers=decode_headers(headers),
+            enqueued_ns=enqueued_at,
+            visible_ns=visible_at,
+            lease_expires_ns=lease_expires_ns,
+            lease_token=lease_token,
+            payload_type=declared_type(queue),
+            error=error,
+        )
+
+
+_name: tuple[int, str] = (0, "")
+
+
+def worker_name() -> str:
+    """Return what this process is called beside its claims: its host and its process id."""
+    global _name  # noqa: PLW0603 - a cache that a fork makes stale
+    pid = os.getpid()
+    if _name[0] != pid:
+        _name = (pid, f"{socket.gethostname()[:100]}-{pid}")
+    return _name[1]
+
+
+def _listed(ids: list[int]) -> str:
+    shown = ", ".join(str(id_) for id_ in ids[:5])
+    return f"message {shown}" if len(ids) == 1 else f"messages {shown}{', ...' if len(ids) > 5 else ''}"

@@ -1,0 +1,144 @@
+"""Verbs as operations: arguments checked and payloads encoded at once, run later in somebody's transaction."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from tenantq._file import TenantFile
+from tenantq.arguments import check_headers, check_max_attempts, check_priority, visible_ns
+from tenantq.clock import Clock
+from tenantq.errors import InvalidArgument
+from tenantq.message import Message
+from tenantq.naming import check_name
+from tenantq.payload import encode_payload
+
+__all__ = ["clean_text", "emit_operation", "enqueue_operation", "fences", "new_event_id", "new_lease_token"]
+
+MAX_ERROR_CHARACTERS = 4_000
+"""What is kept of the error of a failed attempt."""
+
+
+def enqueue_operation(
+    clock: Clock,
+    queue: str,
+    payloads: Sequence[object],
+    *,
+    delay: float,
+    at: datetime | None,
+    priority: int,
+    key: str | None,
+    max_attempts: int,
+    headers: Mapping[str, str] | None,
+) -> Callable[[TenantFile], list[int]]:
+    """Return the insertion of messages into one queue."""
+    check_name(queue)
+    if key is not None:
+        check_name(key, "key")
+    check_priority(priority)
+    check_max_attempts(max_attempts)
+    visible_ns(0, delay, at)  # wrong arguments are told before anything is locked
+    bodies = [encode_payload(payload) for payload in payloads]
+    encoded_headers = encode_headers(headers)
+
+    def operation(file: TenantFile) -> list[int]:
+        if not bodies:
+            return []
+        now = clock.now_ns()
+        return file.enqueue(
+            queue,
+            bodies,
+            now=now,
+            visible_at=visible_ns(now, delay, at),
+            priority=priority,
+            max_attempts=max_attempts,
+            key=key,
+            headers=encoded_headers,
+        )
+
+    return operation
+
+
+def emit_operation(
+    clock: Clock,
+    topic: str,
+    payload: object,
+    *,
+    delay: float,
+    at: datetime | None,
+    priority: int,
+    max_attempts: int,
+    headers: Mapping[str, str] | None,
+) -> Callable[[TenantFile], int]:
+    """Return the insertion of an event into the outbox."""
+    check_name(topic, "topic")
+    check_priority(priority)
+    check_max_attempts(max_attempts)
+    visible_ns(0, delay, at)
+    body = encode_payload(payload)
+    encoded_headers = encode_headers(headers)
+    if encoded_headers is not None and "\\u0000" in encoded_headers:
+        raise InvalidArgument("a header of an event holds a NUL character, which Postgres does not keep")
+
+    def operation(file: TenantFile) -> int:
+        now = clock.now_ns()
+        is_delayed = delay != 0 or at is not None
+        return file.emit(
+            new_event_id(),
+            topic,
+            body,
+            now=now,
+            visible_at=visible_ns(now, delay, at) if is_delayed else None,
+            priority=priority,
+            max_attempts=max_attempts,
+            headers=encoded_headers,
+        )
+
+    return operation
+
+
+def fences(messages: Sequence[Message[Any]]) -> dict[str, list[tuple[int, int | None]]]:
+    """Group messages by queue, each as what its lease must match."""
+    groups: dict[str, list[tuple[int, int | None]]] = {}
+    for message in messages:
+        groups.setdefault(message.queue, []).append((message.id, message.lease_token))
+    return groups
+
+
+def encode_headers(headers: Mapping[str, str] | None) -> str | None:
+    """Return headers as JSON text; None if there are none."""
+    checked = check_headers(headers)
+    return None if checked is None else json.dumps(checked, ensure_ascii=True)
+
+
+def decode_headers(text: str | None) -> dict[str, str] | None:
+    """Return headers from JSON text."""
+    return None if text is None else json.loads(text)
+
+
+def clean_text(text: str | None) -> str | None:
+    """Return an error text as any layer can keep it: cut, without NUL and lone surrogates."""
+    if text is None:
+        return None
+    cut = str(text)[:MAX_ERROR_CHARACTERS].replace("\0", "\N{SYMBOL FOR NULL}")
+    return cut.encode("utf-8", "replace").decode()
+
+
+def new_lease_token() -> int:
+    """Return what names one claim: random, so that neither a fork nor a restored file repeats one."""
+    return int.from_bytes(os.urandom(8), "big") >> 1
+
+
+def new_event_id() -> str:
+    """Return a UUID of version 7: unique, and near its neighbours in an index."""
+    milliseconds = time.time_ns() // 1_000_000
+    value = int.from_bytes(os.urandom(16), "big")
+    value = (value & ((1 << 80) - 1)) | ((milliseconds & ((1 << 48) - 1)) << 80)
+    value = (value & ~(0xF << 76)) | (0x7 << 76)
+    value = (value & ~(0x3 << 62)) | (0x2 << 62)
+    return str(uuid.UUID(int=value))

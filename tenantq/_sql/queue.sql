@@ -1,0 +1,152 @@
+-- Statements on messages. Parameters are named for the reader and bound in the order they first appear.
+
+-- name: last_id
+-- Whichever is higher: what was given out, or what a hand-written INSERT took.
+SELECT max(
+    (SELECT coalesce(max(last_id), 0) FROM tenantq_depth),
+    (SELECT coalesce(max(id), 0) FROM queue),
+    (SELECT coalesce(max(id), 0) FROM tenantq_dead)
+);
+
+-- name: insert_message
+INSERT INTO queue (
+    id, queue, priority, visible_at, due_at, max_attempts, enqueued_at, key, headers, payload
+) VALUES (
+    :id, :queue, :priority, :visible_at, :due_at, :max_attempts, :enqueued_at, :key, :headers, :payload
+);
+
+-- name: find_key
+SELECT id FROM queue INDEXED BY queue_key WHERE queue = :queue AND key = :key;
+
+-- name: probe_queue
+-- Whether a claim could find something: read before a transaction begins, so that an empty claim
+-- takes no write lock.
+SELECT
+    EXISTS (SELECT 1 FROM queue INDEXED BY queue_ready WHERE queue = :queue AND due_at IS NULL),
+    EXISTS (SELECT 1 FROM queue INDEXED BY queue_due WHERE due_at <= :now),
+    EXISTS (SELECT 1 FROM tenantq_paused WHERE queue = :queue);
+
+-- name: claim_messages
+-- The documents' batched claim, on an index that holds only what may be taken now.
+UPDATE queue
+SET claimed_by  = :worker,
+    claimed_at  = :now,
+    due_at      = :lease_expires_at,
+    lease_token = :lease_token,
+    attempts    = attempts + 1
+WHERE id IN (
+    SELECT id FROM queue INDEXED BY queue_ready
+    WHERE queue = :queue
+      AND due_at IS NULL
+    ORDER BY priority DESC, visible_at, id
+    LIMIT :limit
+)
+RETURNING id, priority, visible_at, attempts, max_attempts, enqueued_at, key, headers, error, payload;
+
+-- name: ack_message
+-- The documents' ack, fenced by the token of this delivery: a worker's name is not enough.
+DELETE FROM queue WHERE id = :id AND lease_token = :lease_token RETURNING id;
+
+-- name: holds_lease
+SELECT id FROM queue WHERE id = :id AND lease_token = :lease_token;
+
+-- name: retry_message
+UPDATE queue
+SET claimed_by  = NULL,
+    claimed_at  = NULL,
+    lease_token = NULL,
+    visible_at  = :visible_at,
+    due_at      = :due_at,
+    error       = :error
+WHERE id = :id AND lease_token = :lease_token;
+
+-- name: release_message
+-- As if it had not been claimed: its place in the queue and its attempts are as before.
+UPDATE queue
+SET claimed_by  = NULL,
+    claimed_at  = NULL,
+    lease_token = NULL,
+    due_at      = NULL,
+    attempts    = attempts - 1
+WHERE id = :id AND lease_token = :lease_token;
+
+-- name: snooze_message
+UPDATE queue
+SET claimed_by  = NULL,
+    claimed_at  = NULL,
+    lease_token = NULL,
+    visible_at  = :visible_at,
+    due_at      = :visible_at, -- may be past already: then the next claim finds it due
+    attempts    = attempts - 1
+WHERE id = :id AND lease_token = :lease_token;
+
+-- name: extend_lease
+UPDATE queue SET due_at = :lease_expires_at WHERE id = :id AND lease_token = :lease_token;
+
+-- name: find_due
+-- All that time alone has changed: scheduled messages that became claimable, leases that ended.
+SELECT id, queue, claimed_by IS NOT NULL, attempts >= max_attempts
+FROM queue INDEXED BY queue_due
+WHERE due_at <= :now
+ORDER BY due_at
+LIMIT :limit;
+
+-- name: free_message
+UPDATE queue
+SET claimed_by  = NULL,
+    claimed_at  = NULL,
+    lease_token = NULL,
+    due_at      = NULL
+WHERE id = :id;
+
+-- name: next_due
+SELECT min(due_at) FROM queue INDEXED BY queue_due WHERE due_at IS NOT NULL;
+
+-- name: peek_ready
+SELECT id, priority, visible_at, attempts, max_attempts, enqueued_at, key, headers, error, payload
+FROM queue INDEXED BY queue_ready
+WHERE queue = :queue
+  AND due_at IS NULL
+ORDER BY priority DESC, visible_at, id
+LIMIT :limit;
+
+-- name: peek_scheduled
+SELECT id, priority, visible_at, attempts, max_attempts, enqueued_at, key, headers, error, payload
+FROM queue INDEXED BY queue_due
+WHERE due_at IS NOT NULL
+  AND claimed_by IS NULL
+  AND queue = :queue
+ORDER BY due_at, id
+LIMIT :limit;
+
+-- name: find_queued
+SELECT
+    id,
+    CASE WHEN claimed_by IS NOT NULL THEN 'claimed' WHEN due_at IS NOT NULL THEN 'scheduled' ELSE 'ready' END
+FROM queue
+WHERE queue = :queue
+LIMIT :limit;
+
+-- name: delete_message
+DELETE FROM queue WHERE id = :id;
+
+-- name: pause_queue
+INSERT INTO tenantq_paused (queue, paused_at) VALUES (:queue, :now) ON CONFLICT (queue) DO NOTHING;
+
+-- name: resume_queue
+DELETE FROM tenantq_paused WHERE queue = :queue;
+
+-- name: list_paused
+SELECT queue FROM tenantq_paused;
+
+-- name: give_back_claims
+UPDATE queue
+SET claimed_by  = NULL,
+    claimed_at  = NULL,
+    lease_token = NULL,
+    due_at      = NULL,
+    attempts    = attempts - 1
+WHERE claimed_by IS NOT NULL;
+
+-- name: count_given_back
+UPDATE tenantq_depth SET ready = ready + claimed, claimed = 0 WHERE claimed > 0;

@@ -1,0 +1,54 @@
+-- Statements that answer how a tenant is. None of them reads a row for each message.
+
+-- name: read_depths
+SELECT queue, ready, scheduled, claimed, dead FROM tenantq_depth ORDER BY queue;
+
+-- name: read_depth
+SELECT ready, scheduled, claimed, dead FROM tenantq_depth WHERE queue = :queue;
+
+-- name: count_due
+-- Due, and not yet moved by a claim or a reaper.
+SELECT queue, claimed_by IS NOT NULL, count(*)
+FROM queue INDEXED BY queue_due
+WHERE due_at <= :now
+GROUP BY queue, claimed_by IS NOT NULL;
+
+-- name: oldest_ready
+-- One step of the index for each priority in use, not one for each message.
+WITH RECURSIVE level (priority) AS (
+    SELECT max(priority) FROM queue INDEXED BY queue_ready WHERE queue = :queue AND due_at IS NULL
+    UNION ALL
+    SELECT (
+        SELECT max(q.priority) FROM queue AS q INDEXED BY queue_ready
+        WHERE q.queue = :queue AND q.due_at IS NULL AND q.priority < level.priority
+    )
+    FROM level
+    WHERE level.priority IS NOT NULL
+    LIMIT 1000
+)
+SELECT min((
+    SELECT q.visible_at FROM queue AS q INDEXED BY queue_ready
+    WHERE q.queue = :queue AND q.due_at IS NULL AND q.priority = level.priority
+    ORDER BY q.visible_at
+    LIMIT 1
+))
+FROM level;
+
+-- name: add_depth
+INSERT INTO tenantq_depth (queue, last_id, ready, scheduled, claimed, dead)
+VALUES (:queue, :last_id, :ready, :scheduled, :claimed, :dead)
+ON CONFLICT (queue) DO UPDATE
+SET last_id   = max(last_id, excluded.last_id),
+    ready     = ready + excluded.ready,
+    scheduled = scheduled + excluded.scheduled,
+    claimed   = claimed + excluded.claimed,
+    dead      = dead + excluded.dead;
+
+-- name: recount_depths
+SELECT
+    queue,
+    count(*) FILTER (WHERE due_at IS NULL),
+    count(*) FILTER (WHERE due_at IS NOT NULL AND claimed_by IS NULL),
+    count(*) FILTER (WHERE claimed_by IS NOT NULL)
+FROM queue
+GROUP BY queue;

@@ -1,0 +1,222 @@
+"""One connection to one SQLite file: pragmas, turns, and errors in our own words. The only user of apsw."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import apsw
+
+from tenantq.errors import (
+    CorruptFile,
+    DiskFull,
+    InvalidArgument,
+    NotATenantFile,
+    StatementFailed,
+    TenantBusy,
+    TenantFileError,
+    TenantqError,
+    UnsupportedSQLite,
+)
+
+__all__ = ["Database", "Durability", "Row", "check_sqlite_version"]
+
+Row = tuple[Any, ...]
+Parameters = Sequence[Any] | Mapping[str, Any]
+
+SAFE_SQLITE = (3, 51, 3)
+"""The first release in which a write and a checkpoint at once cannot lose a transaction (WAL reset)."""
+
+BUSY_WAIT_MS = (0.2, 2.2)
+"""A random wait between two tries for the lock. SQLite's own ladder starves some of many processes."""
+
+PRAGMAS = {
+    # The documents' set, all of it; the two that cost memory are scaled by the store.
+    "temp_store": "MEMORY",
+    "wal_autocheckpoint": 10000,
+    # Not the documents': a -wal that a slow reader let grow is cut back to this by the next checkpoint.
+    "journal_size_limit": 40 * 1024 * 1024,
+}
+
+
+class Durability(StrEnum):
+    """What an acknowledged write survives."""
+
+    NORMAL = "normal"
+    """A crash of the process (the documents' synchronous=NORMAL); power loss may take the last commits."""
+    FULL = "full"
+    """Power loss too: every commit is synced."""
+
+
+def check_sqlite_version() -> None:
+    """Raise UnsupportedSQLite where the library can lose committed rows."""
+    version = apsw.sqlite_lib_version()
+    if tuple(int(part) for part in version.split(".")) < SAFE_SQLITE:
+        raise UnsupportedSQLite(f"SQLite {version} can lose committed rows in WAL mode")
+
+
+class Database:
+    """A connection that waits its turn, raises our errors, and can be given up without closing it.
+
+    Not for two threads at once: its owner holds a lock.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        durability: Durability = Durability.NORMAL,
+        create: bool = False,
+        read_only: bool = False,
+        immutable: bool = False,
+        busy_timeout: float = 5.0,
+        cache_kib: int = 8192,
+        mmap_bytes: int = 0,
+        tenant: str | None = None,
+    ) -> None:
+        self.path = path
+        self.tenant = tenant
+        self.busy_timeout = busy_timeout
+        self.busy_waits = 0
+        """How often this connection had to wait for another one's lock."""
+        self.busy_seconds = 0.0
+        self._waiting_since = 0.0
+        flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
+        if create:
+            flags |= apsw.SQLITE_OPEN_CREATE
+        name = f"file:{quote(str(path.absolute()))}{'?immutable=1' if immutable else ''}"
+        try:
+            self._connection = apsw.Connection(name, flags=flags | apsw.SQLITE_OPEN_URI)
+        except apsw.Error as exc:
+            raise self._translated(exc) from exc
+        self._execute = self._connection.execute
+        # Without it, SQLite prepares a statement anew for each value bound to a column of a partial index:
+        # a claim takes four times as long.
+        self._connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+        self._connection.set_busy_handler(self._wait_for_lock)
+        try:
+            self.execute(f"PRAGMA cache_size = {-cache_kib}")
+            self.execute(f"PRAGMA mmap_size = {mmap_bytes}")
+            self.execute(f"PRAGMA synchronous = {durability.value}")
+            for pragma, value in PRAGMAS.items():
+                self.execute(f"PRAGMA {pragma} = {value}")
+        except TenantqError:
+            self.close()
+            raise
+
+    def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+        """Run one statement and return all its rows, so that no open cursor holds a snapshot."""
+        try:
+            return self._execute(sql, parameters).fetchall()
+        except (apsw.Error, OverflowError, TypeError) as exc:
+            raise self._translated(exc) from exc
+
+    def execute_many(self, sql: str, rows: Iterable[Parameters]) -> None:
+        """Run one statement for each row of parameters."""
+        try:
+            self._connection.executemany(sql, rows).fetchall()
+        except (apsw.Error, OverflowError, TypeError) as exc:
+            raise self._translated(exc) from exc
+
+    def begin(self) -> None:
+        """Begin a write transaction: the lock is taken here and waited for, never in the middle."""
+        self.execute("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        """Make the transaction durable. If it fails, nothing of it is."""
+        self.execute("COMMIT")
+
+    def rollback(self) -> None:
+        """Undo the transaction; SQLite may have done it already (disk full), which is no second error."""
+        if not self._connection.get_autocommit():
+            self.execute("ROLLBACK")
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return not self._connection.get_autocommit()
+
+    @property
+    def changed(self) -> int:
+        """The rows that the last statement changed."""
+        return self._connection.changes()
+
+    def data_version(self) -> int:
+        """Return a number that changes when another connection commits to the file."""
+        return int(self.execute("PRAGMA data_version")[0][0])
+
+    def copy_to(self, target: Path) -> None:
+        """Write all that is committed to a new file, by SQLite's online backup in one step.
+
+        One step, since small ones start again with every commit of another process and may never end.
+        """
+        try:
+            destination = apsw.Connection(str(target))
+        except apsw.Error as exc:
+            raise self._translated(exc, target) from exc
+        try:
+            with destination.backup("main", self._connection, "main") as backup:
+                backup.step(-1)
+        except apsw.Error as exc:
+            raise self._translated(exc, target) from exc
+        finally:
+            destination.close()
+
+    def close(self) -> None:
+        """Close; the last connection to a file leaves it alone, without -wal and -shm."""
+        self._connection.close()
+
+    def abandon_replaced(self) -> None:
+        """Close a connection whose file is no longer at its path, and leave what lies there alone.
+
+        A plain close would delete the -wal beside the new file by its name.
+        """
+        self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        self._connection.close()
+
+    def leak(self) -> None:
+        """Keep a connection that a fork brought along from ever being closed in the child."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
+
+    def _wait_for_lock(self, tries: int) -> bool:
+        now = time.monotonic()
+        if tries == 0:
+            self._waiting_since = now
+            self.busy_waits += 1
+        elif now - self._waiting_since >= self.busy_timeout:
+            self.busy_seconds += now - self._waiting_since
+            return False
+        pause = random.uniform(*BUSY_WAIT_MS) / 1000
+        self.busy_seconds += pause
+        time.sleep(pause)
+        return True
+
+    def _translated(self, exc: Exception, path: Path | None = None) -> TenantqError:
+        where = str(path or self.path)
+        for kind, ours, text in _ERRORS:
+            if isinstance(exc, kind):
+                message = text.format(path=where, exc=exc, seconds=self.busy_timeout)
+                return ours(message, path=where, tenant=self.tenant)
+        return TenantFileError(f"{where}: {exc}", path=where, tenant=self.tenant)
+
+
+_ERRORS: tuple[tuple[tuple[type[Exception], ...], type[TenantqError], str], ...] = (
+    ((OverflowError, TypeError), InvalidArgument, "SQLite cannot keep a value: {exc}"),
+    ((apsw.BusyError, apsw.LockedError), TenantBusy, "{path} was locked for {seconds:g} s"),
+    ((apsw.FullError,), DiskFull, "no space is left for {path}"),
+    ((apsw.NotADBError,), NotATenantFile, "{path} is not a SQLite database"),
+    ((apsw.CorruptError,), CorruptFile, "{path} is damaged: {exc}"),
+    (
+        (apsw.CantOpenError, apsw.IOError, apsw.ReadOnlyError, apsw.PermissionsError),
+        TenantFileError,
+        "{path}: {exc}",
+    ),
+    ((apsw.Error,), StatementFailed, "{exc}"),
+)
+"""What SQLite raises, what it is in our words, and how that is said; the first that fits."""

@@ -1,0 +1,192 @@
+"""Backup, restore and verification of one tenant's file."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from tenantq import _schema
+from tenantq._file import TenantFile
+from tenantq._sqlite import Database, Durability
+from tenantq.errors import (
+    CorruptFile,
+    TenantExists,
+    TenantFileError,
+    TenantInUse,
+    TenantqError,
+    UnknownTenant,
+)
+
+__all__ = ["VerifyReport", "backup_file", "restore_file", "verify"]
+
+LOCK_BYTES = (0x4000_0000, 512)
+"""Where every SQLite connection to a file holds a lock for as long as it is open in WAL mode."""
+
+
+class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a check of a tenant's file found."""
+
+    path: str
+    tenant: str
+    problems: tuple[str, ...] = ()
+    """What is wrong, one sentence each."""
+    ready: int = 0
+    scheduled: int = 0
+    claimed: int = 0
+    dead: int = 0
+    outbox: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+def verify(path: str | os.PathLike[str], *, quick: bool = False) -> VerifyReport:
+    """Check a tenant's file, open or closed: SQLite's own check (every row against every index unless
+    `quick`), our schema, and the depths against the rows.
+
+    Damage is in the report's `problems`. Raises UnknownTenant if there is no such file, NotATenantFile
+    and NewerFile if it is not ours to check.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise UnknownTenant(f"there is no tenant file at {file}", path=str(file))
+    with contextlib.closing(open_to_read(file)) as database:
+        try:
+            meta = _schema.check_file(database, None)
+        except CorruptFile as exc:
+            return VerifyReport(path=str(file), tenant="", problems=(exc.message,))
+        problems: list[str] = []
+        counts: dict[str, int] = {}
+        try:
+            check = "quick_check" if quick else "integrity_check"
+            problems += [row[0] for row in database.execute(f"PRAGMA {check}(20)") if row[0] != "ok"]
+            opened = TenantFile(database, meta)
+            database.execute("BEGIN")
+            problems += _miscounts(opened)
+            depths = opened.depths()
+            for index, state in enumerate(("ready", "scheduled", "claimed", "dead"), 1):
+                counts[state] = sum(row[index] for row in depths)
+            counts["outbox"] = opened.outbox_position()[3]
+        except TenantqError as exc:
+            problems.append(exc.message)
+        return VerifyReport(path=str(file), tenant=meta["tenant_id"], problems=tuple(problems), **counts)
+
+
+def backup_file(database: Database, target: Path) -> None:
+    """Copy all that is committed to `target`: under another name, checked, synced, renamed."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _temporary(target) as temporary:
+        database.copy_to(temporary)
+        _check_sound(temporary, database.tenant)
+        _sync(temporary)
+        temporary.replace(target)
+        _schema.sync_directory(target.parent)
+
+
+def restore_file(path: Path, source: Path, tenant_id: str, *, replace: bool) -> None:
+    """Put a checked copy of `source` in the place of a tenant's file that this process has closed."""
+    if path.exists() and not replace:
+        raise TenantExists(f"tenant {tenant_id!r} exists", tenant=tenant_id, path=str(path))
+    if not source.is_file():
+        raise TenantFileError(f"there is no backup at {source}", tenant=tenant_id, path=str(source))
+    if path.exists() and source.samefile(path):
+        raise TenantFileError("a tenant cannot be restored from its own file", tenant=tenant_id, path=str(path))
+    with _temporary(path) as temporary:
+        with contextlib.closing(open_to_read(source)) as database:
+            _schema.check_file(database, tenant_id)
+            database.copy_to(temporary)
+        _check_sound(temporary, tenant_id)
+        _give_back_claims(temporary, tenant_id)
+        _sync(temporary)
+        with _no_other_process(path, tenant_id):
+            # The sidecars first: a -wal beside a file that it does not belong to is replayed onto it. A
+            # crash in between leaves the old file as of its last checkpoint, which is being replaced.
+            _schema.remove_sidecars(path)
+            temporary.replace(path)
+        _schema.sync_directory(path.parent)
+
+
+def open_to_read(path: Path) -> Database:
+    """Open a file to read. Without a -wal it is complete and nobody has it open: nothing is put beside it."""
+    is_alone = not path.with_name(path.name + "-wal").exists()
+    return Database(path, read_only=True, immutable=is_alone)
+
+
+def _check_sound(path: Path, tenant_id: str | None) -> None:
+    with contextlib.closing(Database(path, read_only=True, immutable=True, tenant=tenant_id)) as database:
+        _schema.check_file(database, tenant_id)
+        problems = [row[0] for row in database.execute("PRAGMA integrity_check(5)") if row[0] != "ok"]
+    if problems:
+        raise CorruptFile(f"the copy is damaged: {problems[0]}", tenant=tenant_id, path=str(path))
+
+
+def _give_back_claims(path: Path, tenant_id: str) -> None:
+    with contextlib.closing(Database(path, durability=Durability.FULL, tenant=tenant_id)) as database:
+        file = TenantFile(database, _schema.check_file(database, tenant_id))
+        file.begin()
+        file.give_back_claims()
+        file.commit()
+
+
+def _miscounts(file: TenantFile) -> list[str]:
+    counted = {row[0]: row[1:] for row in file.recount()}
+    kept = {row[0]: row[1:4] for row in file.depths()}
+    return [
+        f"queue {queue!r} is said to hold {kept.get(queue, (0, 0, 0))} "
+        f"(ready, scheduled, claimed) and holds {counted.get(queue, (0, 0, 0))}"
+        for queue in sorted(counted.keys() | kept.keys())
+        if kept.get(queue, (0, 0, 0)) != counted.get(queue, (0, 0, 0))
+    ]
+
+
+@contextlib.contextmanager
+def _temporary(target: Path) -> Iterator[Path]:
+    temporary = target.parent / f"{_schema.TEMPORARY_PREFIX}{secrets.token_hex(8)}"
+    try:
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        yield temporary
+    except OSError as exc:
+        raise TenantFileError(f"{target}: {exc}", path=str(target)) from exc
+    finally:
+        temporary.unlink(missing_ok=True)
+        _schema.remove_sidecars(temporary)
+
+
+@contextlib.contextmanager
+def _no_other_process(path: Path, tenant_id: str) -> Iterator[None]:
+    """Hold SQLite's lock on a file, which works on a damaged one too; raise TenantInUse if it is held."""
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        start, length = LOCK_BYTES
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, length, start)
+    except OSError as exc:
+        os.close(descriptor)
+        raise TenantInUse(
+            f"another process has tenant {tenant_id!r} open",
+            tenant=tenant_id,
+            path=str(path),
+        ) from exc
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

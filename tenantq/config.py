@@ -1,0 +1,73 @@
+"""What a store is opened with: one validated Struct. The library reads no environment."""
+
+from __future__ import annotations
+
+import resource
+
+import msgspec
+
+from tenantq._sqlite import Durability
+from tenantq.arguments import check_seconds
+from tenantq.backoff import Backoff
+from tenantq.errors import InvalidArgument
+
+__all__ = ["StoreConfig"]
+
+CACHE_KIB = 262_144
+"""The documents' cache_size of 256 MiB: the most that one tenant's page cache may grow to."""
+
+MIN_CACHE_KIB = 2_048
+
+CACHE_BUDGET_KIB = 1_048_576
+"""1 GiB: what the page caches of all open tenants may grow to, when they are opened side by side."""
+
+MMAP_BYTES = 4_294_967_296
+"""The documents' mmap_size; only as much as a file has is mapped."""
+
+DESCRIPTORS_PER_TENANT = 3
+"""The file, its -wal and its -shm."""
+
+MAX_OPEN_TENANTS = 1_000
+
+
+class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How a store behaves. See `tenantq.open` for the meaning of each."""
+
+    durability: Durability = Durability.NORMAL
+    busy_timeout: float = 5.0
+    """Seconds that a call waits for the write lock: the documents' busy_timeout of 5000 ms."""
+    max_open_tenants: int = 0
+    """0: as many as half of this process's file descriptors allow, MAX_OPEN_TENANTS at most."""
+    memory_depth: int = 10_000
+    """Messages that the memory layer holds before it refuses more."""
+    backoff: Backoff = Backoff()
+
+    def __post_init__(self) -> None:
+        check_seconds(self.busy_timeout, "busy_timeout")
+        if self.max_open_tenants < 0:
+            raise InvalidArgument(f"max_open_tenants {self.max_open_tenants} is negative")
+        if self.memory_depth < 1:
+            raise InvalidArgument(f"memory_depth {self.memory_depth} is not a whole number from 1")
+
+    @classmethod
+    def of(cls, *, durability: str, **options: object) -> StoreConfig:
+        """Return the configuration, or raise InvalidArgument that says what is wrong."""
+        try:
+            known = Durability(durability)
+        except ValueError:
+            choices = " or ".join(repr(choice.value) for choice in Durability)
+            raise InvalidArgument(f"durability {durability!r} is not {choices}") from None
+        return cls(durability=known, **options)  # type: ignore[arg-type]
+
+    def open_limit(self) -> int:
+        """Return how many tenants may be open at once."""
+        if self.max_open_tenants:
+            return self.max_open_tenants
+        soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft == resource.RLIM_INFINITY:
+            return MAX_OPEN_TENANTS
+        return max(4, min(MAX_OPEN_TENANTS, soft // 2 // DESCRIPTORS_PER_TENANT))
+
+    def cache_kib(self, open_tenants: int) -> int:
+        """Return the cache of the next tenant: the documents' for a few, less for one of many."""
+        return max(MIN_CACHE_KIB, min(CACHE_KIB, CACHE_BUDGET_KIB // (open_tenants + 1)))

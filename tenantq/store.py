@@ -1,0 +1,330 @@
+"""A store: a directory of tenants, a bounded number of them open, each found by its id alone."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tenantq import _schema, naming
+from tenantq._file import TenantFile
+from tenantq._filesystem import refuse_network_filesystem
+from tenantq._handle import Handle
+from tenantq._sqlite import Database, check_sqlite_version
+from tenantq.backoff import Backoff
+from tenantq.backup import restore_file
+from tenantq.clock import Clock, SystemClock
+from tenantq.config import StoreConfig
+from tenantq.errors import StoreClosed, StoreNotFound, TenantFileError, TenantqError, UnknownTenant
+from tenantq.memory import MemoryQueue
+from tenantq.tenant import Tenant
+from tenantq.watch import Watch, list_shards
+
+__all__ = ["Store", "open"]
+
+SWEEP_INTERVAL = 0.25
+"""Seconds between two looks at the files for what other processes committed."""
+
+
+def open(  # noqa: A001 - tenantq.open reads as it should
+    path: str | os.PathLike[str],
+    *,
+    durability: str = "normal",
+    create: bool = True,
+    busy_timeout: float = 5.0,
+    max_open_tenants: int = 0,
+    memory_depth: int = 10_000,
+    backoff: Backoff | None = None,
+    clock: Clock | None = None,
+) -> Store:
+    """Open a store, a directory of tenants; it is made if it is not there and `create` is set.
+
+    durability: "normal" (the documents' pragma set): an acknowledged write survives a crash of the process,
+    but power loss or a crash of the machine may take the last ones. "full": it survives those too, at the
+    price of a disk sync for each commit.
+    busy_timeout: seconds that a call waits for its turn at a tenant's file before it raises TenantBusy.
+    max_open_tenants: files open at once; 0 for as many as the process's descriptors allow.
+    memory_depth: messages that the memory layer holds; one more raises QueueFull.
+    backoff: the wait after a failed attempt.
+
+    Raises StoreNotFound, UnsupportedSQLite, InvalidArgument, TenantFileError (a network file system).
+    """
+    config = StoreConfig.of(
+        durability=durability,
+        busy_timeout=busy_timeout,
+        max_open_tenants=max_open_tenants,
+        memory_depth=memory_depth,
+        backoff=backoff or Backoff(),
+    )
+    check_sqlite_version()
+    root = Path(path).absolute()
+    if not root.is_dir():
+        if not create:
+            raise StoreNotFound(f"there is no store at {root}", path=str(root))
+        try:
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as exc:
+            raise TenantFileError(f"the store {root} cannot be made: {exc}", path=str(root)) from exc
+    refuse_network_filesystem(root)
+    return Store(root, config, clock or SystemClock())
+
+
+class Store:
+    """A directory of tenants. Threads may share it; a forked child reopens what it uses.
+
+    Made by `tenantq.open`; a context manager that closes it.
+    """
+
+    def __init__(self, root: Path, config: StoreConfig, clock: Clock) -> None:
+        self.root = root
+        self.config = config
+        self.clock = clock
+        self._lock = threading.Lock()
+        self._handles: dict[str, Handle] = {}
+        self._open_limit = config.open_limit()
+        self._watches: tuple[Watch, ...] = ()
+        self._memory: MemoryQueue | None = None
+        self._is_closed = False
+        _stores.add(self)
+
+    def tenant(self, tenant_id: str, *, create: bool = True) -> Tenant:
+        """Return a tenant; its file appears at the first write. Raises InvalidTenantId, UnknownTenant."""
+        self._check_open()
+        naming.check_tenant_id(tenant_id)
+        tenant = Tenant(self, tenant_id, create=create)
+        if not create and not tenant.path.exists():
+            raise UnknownTenant(f"the store has no tenant {tenant_id!r}", tenant=tenant_id)
+        return tenant
+
+    def tenants(self) -> Iterator[str]:
+        """Yield the ids of all tenants that have a file; no readable name's file is opened for it."""
+        self._check_open()
+        for shard in list_shards(self.root):
+            for name in sorted(os.listdir(shard)):  # noqa: PTH208 - names are enough
+                tenant_id = naming.tenant_id_of(name)
+                if tenant_id is None and naming.is_hashed(name):
+                    tenant_id = self._read_id(shard / name)
+                if tenant_id is not None:
+                    yield tenant_id
+
+    def __contains__(self, tenant_id: object) -> bool:
+        self._check_open()
+        try:
+            path = _schema.path_of(self.root, naming.check_tenant_id(tenant_id))  # type: ignore[arg-type]
+        except TenantqError:
+            return False
+        return path.exists()
+
+    def delete(self, tenant_id: str) -> bool:
+        """Delete a tenant's file with all that is in it; False if there was none. Durable on return.
+
+        Another process that has the tenant open gets FileReplaced at its next write.
+        """
+        path = _schema.path_of(self.root, naming.check_tenant_id(tenant_id))
+        with self.exclusive(tenant_id):
+            if not path.exists():
+                return False
+            # The file first: what is left by a crash after it is cleared before a new one is made.
+            path.unlink(missing_ok=True)
+            _schema.remove_sidecars(path)
+            _schema.sync_directory(path.parent)
+        return True
+
+    def restore(self, tenant_id: str, source: str | os.PathLike[str], *, replace: bool = True) -> None:
+        """Put a backup in the place of a tenant's file; durable on return.
+
+        The source is checked first: ours, not newer, sound, and of this tenant. What it held claimed is
+        ready again. Raises TenantInUse while another process has the tenant open, TenantExists with
+        replace=False, NotATenantFile, NewerFile, CorruptFile, WrongTenant; the tenant is as it was then.
+        """
+        naming.check_tenant_id(tenant_id)
+        with self.exclusive(tenant_id):
+            restore_file(
+                _schema.path_of(self.root, tenant_id),
+                Path(source),
+                tenant_id,
+                replace=replace,
+            )
+        self.ring(tenant_id)
+
+    def watch(self, sweep_interval: float = SWEEP_INTERVAL) -> Watch:
+        """Return a Watch over all tenants; its first `wait` returns every one of them."""
+        self._check_open()
+        watch = Watch(
+            self.root,
+            sweep_interval=sweep_interval,
+            unsubscribe=self._unwatch,
+            read_id=self._read_id,
+        )
+        with self._lock:
+            self._watches = (*self._watches, watch)
+        return watch
+
+    @property
+    def memory(self) -> MemoryQueue:
+        """The memory layer of this store in this process: a restart empties it."""
+        self._check_open()
+        if self._memory is None:
+            with self._lock:
+                if self._memory is None:
+                    self._memory = MemoryQueue(
+                        max_depth=self.config.memory_depth,
+                        backoff=self.config.backoff,
+                        clock=self.clock,
+                    )
+        return self._memory
+
+    def close(self) -> None:
+        """Close every open tenant: each leaves one file, complete, where no other process has it open."""
+        with self._lock:
+            self._is_closed = True
+            handles, self._handles = list(self._handles.values()), {}
+        for handle in handles:
+            handle.close(wait=True)
+        for watch in self._watches:
+            watch.close()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the store was closed."""
+        return self._is_closed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.root)!r})"
+
+    # For the other modules of this package
+
+    def handle(self, tenant_id: str, path: Path, *, create: bool) -> Handle | None:
+        """Return the open file of a tenant; None if it has none and is not to be made."""
+        self._check_open()
+        with self._lock:
+            handle = self._handles.get(tenant_id)
+            if handle is not None and not handle.is_closed:
+                return handle
+            if not path.exists():
+                if not create:
+                    return None
+                with self._shard_lock(path.parent):
+                    if not path.exists():
+                        _schema.remove_sidecars(path)
+                        _schema.create_file(path, tenant_id)
+            self._evict()
+            handle = self._handles[tenant_id] = self._open(tenant_id, path)
+            return handle
+
+    def ring(self, tenant_id: str) -> None:
+        """Tell the watches that a tenant has something new."""
+        for watch in self._watches:
+            watch.ring(tenant_id)
+
+    @contextlib.contextmanager
+    def exclusive(self, tenant_id: str) -> Iterator[None]:
+        """Close a tenant in this process and keep it from being opened or made until the block ends."""
+        self._check_open()
+        path = _schema.path_of(self.root, tenant_id)
+        with self._lock:
+            handle = self._handles.pop(tenant_id, None)
+            if handle is not None:
+                handle.close(wait=True)
+            with self._shard_lock(path.parent):
+                yield
+
+    @contextlib.contextmanager
+    def _shard_lock(self, shard: Path) -> Iterator[None]:
+        # Between processes: one makes, deletes or replaces files of a shard at a time.
+        try:
+            shard.mkdir(mode=0o700, exist_ok=True)
+            descriptor = os.open(shard, os.O_RDONLY)
+        except OSError as exc:
+            raise TenantFileError(f"{shard}: {exc}", path=str(shard)) from exc
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        except OSError as exc:
+            raise TenantFileError(f"{shard}: {exc}", path=str(shard)) from exc
+        finally:
+            os.close(descriptor)
+
+    def _open(self, tenant_id: str, path: Path) -> Handle:
+        database = Database(
+            path,
+            durability=self.config.durability,
+            busy_timeout=self.config.busy_timeout,
+            cache_kib=self.config.cache_kib(len(self._handles)),
+            tenant=tenant_id,
+        )
+        try:
+            meta = _schema.check_file(database, tenant_id)
+        except BaseException:
+            database.close()
+            raise
+        return Handle(TenantFile(database, meta), path, self.ring)
+
+    def _evict(self) -> None:
+        # Second chance: what was used since the last round stays once more; what is in use stays anyway.
+        rounds = 0
+        while len(self._handles) >= self._open_limit and rounds < 2:
+            for tenant_id, handle in list(self._handles.items()):
+                if handle.was_used and rounds == 0:
+                    handle.was_used = False
+                elif handle.is_closed or handle.close(wait=False):
+                    del self._handles[tenant_id]
+                    if len(self._handles) < self._open_limit:
+                        return
+            rounds += 1
+
+    def _unwatch(self, watch: Watch) -> None:
+        with self._lock:
+            self._watches = tuple(other for other in self._watches if other is not watch)
+
+    def _read_id(self, path: Path) -> str | None:
+        """Return the id in a file whose name has only its hash; None where it cannot be read."""
+        try:
+            database = Database(path, read_only=True)
+            try:
+                return _schema.check_file(database, None)["tenant_id"]
+            finally:
+                database.close()
+        except TenantqError:
+            return None
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreClosed(f"the store {self.root} is closed", path=str(self.root))
+
+    def _after_fork(self) -> None:
+        # SQLite's connections do not survive a fork: neither used nor closed here, they are the parent's.
+        for handle in self._handles.values():
+            handle.leak()
+        self._handles = {}
+        self._lock = threading.Lock()
+        self._watches = ()
+        self._memory = None
+
+
+_stores: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+def _forget_stores_in_child() -> None:
+    for store in list(_stores):
+        store._after_fork()
+
+
+os.register_at_fork(after_in_child=_forget_stores_in_child)

@@ -1,0 +1,321 @@
+"""A tenant: the verbs on its queues, each of them one transaction on its file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tenantq import _schema
+from tenantq._file import STEP, TenantFile
+from tenantq._leases import TenantLeases
+from tenantq._operations import emit_operation, enqueue_operation
+from tenantq.arguments import DEFAULT_MAX_ATTEMPTS, check_limit
+from tenantq.backup import backup_file
+from tenantq.clock import NANOSECONDS
+from tenantq.errors import InvalidArgument, TenantFileError, UnknownTenant
+from tenantq.message import Message
+from tenantq.naming import check_name
+from tenantq.outbox import Outbox
+from tenantq.router import Layer, declaration_of
+from tenantq.stats import TenantStats, read_stats, size_of
+from tenantq.transaction import Transaction
+
+__all__ = ["Tenant"]
+
+
+class Tenant(TenantLeases):
+    """One tenant of a store. Threads may share it; it holds no file open by itself.
+
+    Every verb that changes something is committed when it returns: what that survives is the store's
+    `durability`. Every verb raises StoreClosed, and the subclasses of TenantFileError for a file that is
+    damaged, locked, full, not ours or replaced; none of them touches another tenant.
+    """
+
+    # Enqueue and send
+
+    def enqueue(
+        self,
+        queue: str,
+        payload: object,
+        *,
+        delay: float = 0,
+        at: datetime | None = None,
+        priority: int = 0,
+        key: str | None = None,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        headers: Mapping[str, str] | None = None,
+    ) -> int:
+        """Commit one message and return its id; ids only grow.
+
+        It is claimable after `delay` seconds or from the moment `at` (aware). Higher `priority` first, then
+        time, then id. With `key`: while a message of the queue with this key is waiting or claimed, its id
+        is returned and nothing is added. Raises InvalidArgument, PayloadError.
+        """
+        return self._write(
+            enqueue_operation(
+                self.clock,
+                queue,
+                [payload],
+                delay=delay,
+                at=at,
+                priority=priority,
+                key=key,
+                max_attempts=max_attempts,
+                headers=headers,
+            ),
+        )[0]
+
+    def enqueue_many(
+        self,
+        queue: str,
+        payloads: Iterable[object],
+        *,
+        delay: float = 0,
+        at: datetime | None = None,
+        priority: int = 0,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        headers: Mapping[str, str] | None = None,
+    ) -> list[int]:
+        """Commit messages in one transaction, all or none, and return their ids in the same order."""
+        operation = enqueue_operation(
+            self.clock,
+            queue,
+            list(payloads),
+            delay=delay,
+            at=at,
+            priority=priority,
+            key=None,
+            max_attempts=max_attempts,
+            headers=headers,
+        )
+        return self._write(operation)
+
+    def send(
+        self,
+        message: object,
+        *,
+        delay: float = 0,
+        at: datetime | None = None,
+        priority: int | None = None,
+        key: str | None = None,
+        max_attempts: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> int:
+        """Send a declared message to the layer that its type needs, and return its id there.
+
+        On return it is committed in the tenant's file, for the shared layer as an event in its outbox; for
+        the memory layer it is in this process only. Raises DeclarationError for a type that was not
+        declared with `@tenantq.message`, QueueFull where the memory layer has no room.
+        """
+        return self.route(
+            message,
+            delay=delay,
+            at=at,
+            priority=priority,
+            key=key,
+            max_attempts=max_attempts,
+            headers=headers,
+            enqueue=self.enqueue,
+            emit=self.emit,
+            remember=lambda action: int(action()),  # type: ignore[call-overload]
+        )
+
+    def emit(
+        self,
+        topic: str,
+        payload: object,
+        *,
+        delay: float = 0,
+        at: datetime | None = None,
+        priority: int = 0,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        headers: Mapping[str, str] | None = None,
+    ) -> int:
+        """Commit an event to the outbox and return its place there; the forwarder takes it to Postgres."""
+        operation = emit_operation(
+            self.clock,
+            topic,
+            payload,
+            delay=delay,
+            at=at,
+            priority=priority,
+            max_attempts=max_attempts,
+            headers=headers,
+        )
+        return self._write(operation)
+
+    def route(
+        self,
+        message: object,
+        *,
+        enqueue: Callable[..., int],
+        emit: Callable[..., int],
+        remember: Callable[[Callable[[], object]], int],
+        key: str | None,
+        priority: int | None,
+        max_attempts: int | None,
+        **options: Any,
+    ) -> int:
+        """Choose the layer of a declared message, and hand it to that layer's verb."""
+        declaration = declaration_of(message)
+        name = declaration.name
+        options["priority"] = declaration.priority if priority is None else priority
+        options["max_attempts"] = declaration.max_attempts if max_attempts is None else max_attempts
+        match declaration.layer:
+            case Layer.TENANT:
+                return enqueue(name, message, key=key, **options)
+            case Layer.SHARED:
+                if key is not None:
+                    raise InvalidArgument(
+                        f"{name!r} crosses hosts: its message takes no key",
+                        hint="give it an identity in its payload; every event is forwarded once anyway",
+                        tenant=self.id,
+                    )
+                return emit(name, message, **options)
+            case Layer.MEMORY:
+                memory = self.store.memory
+                return remember(
+                    lambda: memory.enqueue(name, message, key=key, tenant=self.id, **options),
+                )
+
+    def transaction(self) -> Transaction:
+        """Return a transaction on the tenant's file; see Transaction."""
+        return Transaction(self, self._begin)
+
+    # What an operator needs
+
+    def stats(self) -> TenantStats:
+        """Return how many messages there are and how the file does; costs the same for one and a million."""
+        handle = self._open(create=False)
+        if handle is None:
+            return TenantStats(tenant=self.id)
+        now = self.clock.now_ns()
+        queues, outbox = self._read(lambda file: read_stats(file, now), default=((), 0))
+        ages = [queue.oldest_age for queue in queues if queue.oldest_age is not None]
+        return TenantStats(
+            tenant=self.id,
+            ready=sum(queue.ready for queue in queues),
+            scheduled=sum(queue.scheduled for queue in queues),
+            claimed=sum(queue.claimed for queue in queues),
+            dead=sum(queue.dead for queue in queues),
+            outbox=outbox,
+            oldest_age=max(ages, default=None),
+            file_bytes=size_of(self.path),
+            wal_bytes=size_of(self.path.with_name(self.path.name + "-wal")),
+            commits=handle.file.commits,
+            operations=handle.operations,
+            busy_waits=handle.file.database.busy_waits,
+            busy_seconds=handle.file.database.busy_seconds,
+            queues=queues,
+        )
+
+    def peek(self, queue: str, limit: int = 10) -> list[Message[Any]]:
+        """Return what waits in a queue without claiming it, in the order of the claims, then of the delays."""
+        check_name(queue)
+        check_limit(limit)
+        rows = self._read(lambda file: file.peek(queue, limit), default=[])
+        return self._messages(queue, rows, None, None)
+
+    def dead_letters(self, queue: str | None = None, limit: int = 100) -> list[Message[Any]]:
+        """Return dead letters with their last errors, by id."""
+        check_limit(limit)
+        rows = self._read(lambda file: file.list_dead(queue, limit), default=[])
+        return [self._message(row[1], (row[0], row[2], row[3], *row[4:]), None, None) for row in rows]
+
+    def redrive(self, *ids: int, queue: str | None = None) -> int:
+        """Make dead letters ready again, under their ids and with no attempts counted; return how many.
+
+        Those given, or all of a queue, or all. One whose key belongs to a live message stays dead.
+        """
+        if ids:
+            return self._redrive_listed(ids, queue)
+        moved, after = 0, -(2**63)
+        while True:
+
+            def operation(file: TenantFile, after: int = after) -> tuple[int, int | None]:
+                rows = file.find_dead(queue, after)
+                now = self.clock.now_ns()
+                count = sum(file.redrive(*row, now=now) for row in rows)
+                return count, rows[-1][0] if len(rows) == STEP else None
+
+            count, last = self._write(operation, create=False, default=(0, None))
+            moved += count
+            if last is None:
+                return moved
+            after = last
+
+    def purge(self, queue: str) -> int:
+        """Remove what waits and is claimed in a queue; return how many. Dead letters stay."""
+        check_name(queue)
+        return self._in_steps(lambda file: file.purge(queue))
+
+    def purge_dead(self, queue: str | None = None) -> int:
+        """Remove dead letters, of one queue or of all; return how many."""
+        return self._in_steps(lambda file: file.purge_dead(queue))
+
+    def pause(self, queue: str) -> None:
+        """Let claims find nothing in a queue until `resume`; what is claimed already may go on."""
+        check_name(queue)
+        self._write(lambda file: file.pause(queue, self.clock.now_ns()))
+
+    def resume(self, queue: str) -> None:
+        """Let claims find the queue's messages again."""
+        check_name(queue)
+        self._write(lambda file: file.resume(queue), create=False, default=None)
+
+    def reap(self) -> int:
+        """Take back leases that have expired; return how many. Claims do it too: this is for the figures.
+
+        Their messages are ready again, or dead when their attempts are used up.
+        """
+        reaped = 0
+        now = self.clock.now_ns()
+        while True:
+            moved, expired = self._write(lambda file: file.settle_due(now), create=False, default=(0, 0))
+            reaped += expired
+            if moved < STEP:
+                return reaped
+
+    def backup(self, dest: str | os.PathLike[str]) -> Path:
+        """Write a complete, checked and synced copy of the tenant's file to `dest`, while all write on.
+
+        It has every message acknowledged before the call. An older file at `dest` is replaced at the end, at
+        once. Raises UnknownTenant, TenantFileError.
+        """
+        target = Path(dest).absolute()
+        if target.is_dir():
+            target = target / self.path.name
+        if self._open(create=False) is None:
+            raise UnknownTenant(f"tenant {self.id!r} has no file yet", tenant=self.id)
+        if target.exists() and target.samefile(self.path):
+            raise TenantFileError("a tenant cannot be backed up to its own file", tenant=self.id)
+        database = _schema.open_database(self.path, self.id, self.store.config.busy_timeout)
+        try:
+            backup_file(database, target)
+        finally:
+            database.close()
+        return target
+
+    @property
+    def outbox(self) -> Outbox:
+        """The events that are on their way to the shared layer, for a forwarder."""
+        return Outbox(self.id, self.clock, read=self._read, write=self._write)
+
+    def next_due(self) -> float | None:
+        """Return the seconds until a delayed message or an expired lease is claimable; None without one."""
+        due = self._read(TenantFile.next_due, default=None)
+        return None if due is None else max(0.0, (due - self.clock.now_ns()) / NANOSECONDS)
+
+    def __repr__(self) -> str:
+        return f"Tenant({self.id!r})"
+
+    def _redrive_listed(self, ids: tuple[int, ...], queue: str | None) -> int:
+        def operation(file: TenantFile) -> int:
+            now = self.clock.now_ns()
+            rows = [row for message_id in ids for row in file.find_dead_message(message_id)]
+            return sum(file.redrive(*row, now=now) for row in rows if queue in (None, row[1]))
+
+        return self._write(operation, create=False, default=0)

@@ -1,0 +1,230 @@
+"""One SQLite transaction on a tenant's file: the application's rows, messages, events and acks, all or nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from tenantq._file import TenantFile
+from tenantq._handle import Handle
+from tenantq._operations import emit_operation, enqueue_operation, fences
+from tenantq._sqlite import Parameters, Row
+from tenantq.arguments import DEFAULT_MAX_ATTEMPTS
+from tenantq.errors import LeaseLost, TransactionError
+from tenantq.message import Message
+
+if TYPE_CHECKING:
+    from tenantq.tenant import Tenant
+
+__all__ = ["Transaction"]
+
+T = TypeVar("T")
+
+_REFUSED = re.compile(
+    r"\s*(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE|ATTACH|DETACH|VACUUM)\b",
+    re.IGNORECASE,
+)
+
+
+class Transaction:
+    """A context manager: what is done in it is durable when the `with` block ends, or never happened.
+
+    It holds the tenant's write lock from its first line, so keep it short. Belongs to one thread.
+    """
+
+    def __init__(self, tenant: Tenant, handle_of: Callable[[], Handle]) -> None:
+        self._tenant = tenant
+        self._handle_of = handle_of
+        self._handle: Handle | None = None
+        self._is_broken = False
+        self._settled: list[Message[Any]] = []
+        self._after_commit: list[Callable[[], object]] = []
+
+    def __enter__(self) -> Self:
+        if self._handle is not None:
+            raise TransactionError("a transaction is entered once", tenant=self._tenant.id)
+        self._handle = self._handle_of()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        handle = self._open()
+        broken, self._is_broken = self._is_broken, True  # whatever comes, it is over
+        if exc_type is not None or broken:
+            handle.end(commit=False)
+            if exc_type is None:
+                raise TransactionError(
+                    "the transaction was undone: a statement in it failed as a whole",
+                    tenant=self._tenant.id,
+                )
+            return
+        handle.end(commit=True)
+        for message in self._settled:
+            message.settled = True
+        for action in self._after_commit:
+            action()
+
+    def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+        """Run SQL of the application and return its rows. Raises StatementFailed and file errors."""
+        self._check_statement(sql)
+        return self._guarded(lambda file: file.database.execute(sql, parameters))
+
+    def execute_many(self, sql: str, rows: Iterable[Parameters]) -> None:
+        """Run one statement of the application for each row of parameters."""
+        self._check_statement(sql)
+        self._guarded(lambda file: file.database.execute_many(sql, rows))
+
+    def enqueue(
+        self,
+        queue: str,
+        payload: object,
+        *,
+        delay: float = 0,
+        at: datetime | None = None,
+        priority: int = 0,
+        key: str | None = None,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        headers: Mapping[str, str] | None = None,
+    ) -> int:
+        """Enqueue one message and return its id; see `Tenant.enqueue`."""
+        operation = enqueue_operation(
+            self._tenant.clock,
+            queue,
+            [payload],
+            delay=delay,
+            at=at,
+            priority=priority,
+            key=key,
+            max_attempts=max_attempts,
+            headers=headers,
+        )
+        return self._guarded(operation)[0]
+
+    def enqueue_many(
+        self,
+        queue: str,
+        payloads: Iterable[object],
+        *,
+        delay: float = 0,
+        at: datetime | None = None,
+        priority: int = 0,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        headers: Mapping[str, str] | None = None,
+    ) -> list[int]:
+        """Enqueue messages and return their ids; see `Tenant.enqueue_many`."""
+        operation = enqueue_operation(
+            self._tenant.clock,
+            queue,
+            list(payloads),
+            delay=delay,
+            at=at,
+            priority=priority,
+            key=None,
+            max_attempts=max_attempts,
+            headers=headers,
+        )
+        return self._guarded(operation)
+
+    def send(
+        self,
+        message: object,
+        *,
+        delay: float = 0,
+        at: datetime | None = None,
+        priority: int | None = None,
+        key: str | None = None,
+        max_attempts: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> int:
+        """Send a declared message to its layer; see `Tenant.send`.
+
+        One for the memory layer is enqueued after the commit, and 0 is returned: it has no id yet.
+        """
+        return self._tenant.route(
+            message,
+            delay=delay,
+            at=at,
+            priority=priority,
+            key=key,
+            max_attempts=max_attempts,
+            headers=headers,
+            enqueue=self.enqueue,
+            emit=self.emit,
+            remember=self._remember,
+        )
+
+    def emit(
+        self,
+        topic: str,
+        payload: object,
+        *,
+        delay: float = 0,
+        at: datetime | None = None,
+        priority: int = 0,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        headers: Mapping[str, str] | None = None,
+    ) -> int:
+        """Put an event into the outbox and return its place there; the forwarder takes it to Postgres."""
+        operation = emit_operation(
+            self._tenant.clock,
+            topic,
+            payload,
+            delay=delay,
+            at=at,
+            priority=priority,
+            max_attempts=max_attempts,
+            headers=headers,
+        )
+        return self._guarded(operation)
+
+    def ack(self, *messages: Message[Any]) -> None:
+        """Remove messages of this tenant with the transaction. Raises LeaseLost, which undoes all of it."""
+        held = fences(messages)
+        lost = self._guarded(
+            lambda file: [lost for queue, some in held.items() for lost in file.ack(queue, some)],
+        )
+        if lost:
+            self._is_broken = True
+            raise LeaseLost(lost=lost, tenant=self._tenant.id)
+        self._settled.extend(messages)
+
+    def _remember(self, action: Callable[[], object]) -> int:
+        self._open()
+        self._after_commit.append(action)
+        return 0
+
+    def _open(self) -> Handle:
+        if self._handle is None or not self._handle.is_mine:
+            raise TransactionError(
+                "the transaction is not open in this thread",
+                hint="use it inside of its with block, in the thread that opened it",
+                tenant=self._tenant.id,
+            )
+        return self._handle
+
+    def _check_statement(self, sql: str) -> None:
+        found = _REFUSED.match(sql)
+        if found:
+            raise TransactionError(
+                f"{found[1].upper()} does not go inside of a transaction",
+                hint="the with block begins and ends it",
+                tenant=self._tenant.id,
+            )
+
+    def _guarded(self, operation: Callable[[TenantFile], T]) -> T:
+        file = self._open().file
+        if self._is_broken:
+            raise TransactionError("the transaction failed already", tenant=self._tenant.id)
+        try:
+            return operation(file)
+        finally:
+            if not file.database.in_transaction:
+                # SQLite undid it (a full disk), or the statement ended it: nothing may follow as if it stood.
+                self._is_broken = True

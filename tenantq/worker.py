@@ -1,0 +1,317 @@
+"""The worker: handlers for the messages of all three layers, run by a few threads until it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, Self, TypeVar
+
+from tenantq._handlers import Handlers
+from tenantq._leases import worker_name
+from tenantq._sources import ClaimingSource, MemorySource, SharedQueue, SharedSource, Source, TenantSource
+from tenantq.arguments import check_lease, check_limit, check_seconds
+from tenantq.errors import InvalidArgument, LeaseLost, TenantqError
+from tenantq.message import Message
+from tenantq.naming import check_name
+from tenantq.router import Layer
+from tenantq.store import Store
+
+__all__ = ["Worker"]
+
+logger = logging.getLogger("tenantq.worker")
+
+F = TypeVar("F", bound=Callable[[Message[Any]], object])
+
+EXTENSIONS = 3
+"""Times that a lease is extended in its own length: two may fail before it ends."""
+
+IDLE_WAIT = 1.0
+"""Seconds that a thread without work waits before it looks again by itself."""
+
+
+class Worker:
+    """Runs handlers: of every tenant of a store, of the memory layer, and of the shared layer given a bridge.
+
+    A handler takes a Message and ends it by its outcome: returning acks it, `Snooze` and `DeadLetter` do as
+    they say, an exception is a failed attempt. A handler that writes, emits and acks in one
+    `store.tenant(message.tenant).transaction()` has had its effect exactly once; any other is run again if
+    its process dies before the ack, so it should bear that.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        concurrency: int = 4,
+        bridge: SharedQueue | None = None,
+        lease: float = 60.0,
+        name: str | None = None,
+        drain_timeout: float = 30.0,
+    ) -> None:
+        """Make a worker of `concurrency` threads.
+
+        bridge: a `tenantq_bridge.PostgresQueue`, for handlers of types that cross hosts.
+        lease: seconds; extended while a handler runs, so it bounds only how long the messages of a worker
+        that died wait.
+        drain_timeout: seconds that running handlers get to end after SIGTERM.
+        """
+        self.store = store
+        self.concurrency = check_limit(concurrency, "concurrency")
+        self.bridge = bridge
+        self.lease = check_lease(lease)
+        self.name = worker_name() if name is None else check_name(name, "worker name")
+        self.drain_timeout = check_seconds(drain_timeout, "drain_timeout")
+        self._handlers = Handlers()
+        self._sources: list[Source] = []
+        self._running: dict[int, tuple[Source, Message[Any]]] = {}
+        self._threads: list[threading.Thread] = []
+        self._lease_keeper = threading.Thread()
+        self._stopping = threading.Event()
+        self._is_drained = threading.Event()
+        self._draining = False
+        self._work = threading.Condition()
+        self._has_rung = 0
+
+    def on(self, target: type | str, *, queue: str | None = None, layer: Layer | None = None) -> Callable[[F], F]:
+        """Register the decorated function for a declared message type, or for a queue by its name.
+
+        For a type that crosses hosts, `queue` names the Postgres queue to take it from; without it the type
+        has a queue of its own name there, subscribed to its topic when the worker starts. For a queue by
+        name, `layer` says where it is (the tenants' files by default).
+        """
+
+        def register(function: F) -> F:
+            self._handlers.add(target, function, queue=queue, layer=layer)
+            return function
+
+        return register
+
+    def run(self) -> None:
+        """Handle messages until SIGTERM or SIGINT, then drain: finish what runs, give back what waits."""
+        previous = self._install_signals()
+        try:
+            self.start()
+            while not self._stopping.wait(IDLE_WAIT):
+                pass
+        finally:
+            self.stop()
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def start(self) -> Self:
+        """Start the threads and return; a second call changes nothing."""
+        if self._threads:
+            return self
+        self._stopping.clear()
+        self._is_drained.clear()
+        self._draining = False
+        self._sources = self._make_sources()
+        for source in self._sources:
+            source.start()
+        self._threads = [
+            threading.Thread(target=self._work_off, name=f"tenantq-worker-{number}", daemon=True)
+            for number in range(self.concurrency)
+        ]
+        self._lease_keeper = threading.Thread(target=self._keep_leases, name="tenantq-leases", daemon=True)
+        for thread in (*self._threads, self._lease_keeper):
+            thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Claim no more, give back what is not begun, and wait `drain_timeout` seconds for the handlers.
+
+        A handler that takes longer keeps its lease until it runs out: its message is then another's.
+        """
+        self._stopping.set()
+        threads, self._threads = self._threads, []
+        if not threads:
+            return
+        for source in self._sources:
+            _give_back(source.stop())
+        self._draining = True
+        self._ring()
+        deadline = time.monotonic() + self.drain_timeout
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._is_drained.set()
+        self._lease_keeper.join()
+        if any(thread.is_alive() for thread in threads):
+            logger.warning("handlers still run after %g s of draining", self.drain_timeout)
+
+    def run_once(self) -> int:
+        """Handle what is claimable now, in this thread, one by one; return how many messages that were."""
+        handled = 0
+        while count := self._run_round():
+            handled += count
+        return handled
+
+    def request_stop(self) -> None:
+        """Let `run` end; returns at once."""
+        self._stopping.set()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What was done so far: handled, failed, snoozed, dead, lost; and each by layer, as `tenant.handled`."""
+        return self._handlers.tally.counts()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _make_sources(self) -> list[Source]:
+        queues = self._queues()
+        sources: list[Source] = []
+        bound = 2 * self.concurrency  # as many wait as run, so that a thread need not wait for a claim
+        if queues[Layer.TENANT]:
+            sources.append(
+                TenantSource(
+                    self.store,
+                    queues[Layer.TENANT],
+                    bound=bound,
+                    lease=self.lease,
+                    worker=self.name,
+                    ring=self._ring,
+                ),
+            )
+        if queues[Layer.MEMORY]:
+            sources.append(
+                MemorySource(self.store.memory, queues[Layer.MEMORY], lease=self.lease, ring=self._ring),
+            )
+        subscriptions = self._handlers.subscriptions()
+        for queue in queues[Layer.SHARED]:
+            assert self.bridge is not None  # _queues has checked it
+            sources.append(
+                SharedSource(
+                    self.bridge,
+                    queue,
+                    topics=[topic for topic in subscriptions if topic == queue],
+                    bound=bound,
+                    lease=self.lease,
+                    worker=self.name,
+                    ring=self._ring,
+                ),
+            )
+        return sources
+
+    def _queues(self) -> dict[Layer, list[str]]:
+        queues = {layer: self._handlers.queues(layer) for layer in Layer}
+        if not any(queues.values()):
+            raise InvalidArgument("the worker has no handlers", hint="register some with @worker.on(Type)")
+        if queues[Layer.SHARED] and self.bridge is None:
+            raise InvalidArgument(
+                f"the worker has handlers for the shared layer ({', '.join(queues[Layer.SHARED])}) and no bridge",
+                hint="give it Worker(bridge=tenantq_bridge.PostgresQueue(dsn))",
+            )
+        return queues
+
+    def _run_round(self) -> int:
+        queues = self._queues()
+        count = 0
+        if queues[Layer.TENANT]:
+            for tenant_id in self.store.tenants():
+                tenant = self.store.tenant(tenant_id)
+                for queue in queues[Layer.TENANT]:
+                    for message in tenant.claim(queue, lease=self.lease, worker=self.name):
+                        self._handlers.handle(Layer.TENANT, message)
+                        count += 1
+        if queues[Layer.MEMORY]:
+            for message in self.store.memory.claim_any(queues[Layer.MEMORY], lease=self.lease):
+                self._handlers.handle(Layer.MEMORY, message)
+                count += 1
+        if self.bridge is not None:
+            for topic in self._handlers.subscriptions():
+                self.bridge.subscribe(topic, topic)
+            for queue in queues[Layer.SHARED]:
+                for message in self.bridge.claim(queue, lease=self.lease, worker=self.name):
+                    self._handlers.handle(Layer.SHARED, message)
+                    count += 1
+        return count
+
+    def _work_off(self) -> None:
+        """Take messages from the sources in turns and handle them: one thread's whole life."""
+        turn = 0
+        while True:
+            rung = self._has_rung
+            for offset in range(len(self._sources)):
+                source = self._sources[(turn + offset) % len(self._sources)]
+                message = source.take()
+                if message is not None:
+                    turn += offset + 1
+                    self._handle(source, message)
+                    break
+            else:
+                with self._work:
+                    if self._draining:
+                        self._work.notify_all()
+                        return
+                    if self._has_rung == rung:
+                        self._work.wait(self._idle_wait())
+
+    def _handle(self, source: Source, message: Message[Any]) -> None:
+        ident = threading.get_ident()
+        self._running[ident] = (source, message)
+        try:
+            self._handlers.handle(source.layer, message)
+        finally:
+            del self._running[ident]
+            source.done()
+
+    def _idle_wait(self) -> float:
+        dues = [source.next_due() for source in self._sources if isinstance(source, MemorySource)]
+        return min([IDLE_WAIT, *(due for due in dues if due is not None)])
+
+    def _ring(self) -> None:
+        with self._work:
+            self._has_rung += 1
+            self._work.notify_all()
+
+    def _keep_leases(self) -> None:
+        """Extend the leases of all that is claimed, until the last handler has ended."""
+        while not self._is_drained.wait(self.lease / EXTENSIONS):
+            held = [message for _source, message in list(self._running.values())]
+            for source in self._sources:
+                if isinstance(source, ClaimingSource):
+                    held += source.buffered()
+            for message in held:
+                if not message.settled:
+                    self._extend(message)
+
+    def _extend(self, message: Message[Any]) -> None:
+        about = {"tenant": message.tenant, "queue": message.queue, "message_id": message.id}
+        try:
+            message.extend(self.lease)
+        except LeaseLost:
+            logger.warning("a lease was lost before its handler ended", extra=about)
+        except TenantqError:
+            logger.warning("a lease could not be extended yet", exc_info=True, extra=about)
+
+    def _install_signals(self) -> dict[int, Any]:
+        if threading.current_thread() is not threading.main_thread():
+            return {}
+
+        def on_signal(number: int, _frame: FrameType | None) -> None:
+            if self._stopping.is_set():
+                raise KeyboardInterrupt  # the second time: do not wait for the handlers
+            logger.info("signal %d: draining", number)
+            self._stopping.set()
+
+        return {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+
+
+def _give_back(messages: list[Message[Any]]) -> None:
+    for message in messages:
+        try:
+            message.release()
+        except TenantqError:
+            logger.warning("a message could not be given back; its lease runs out", exc_info=True)
