@@ -18,7 +18,6 @@ import os
 import re
 import select
 import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, LiteralString, cast
 
@@ -255,24 +254,19 @@ class Notifications:
 
 
 def _alive(connection: Connection) -> bool:
-    """Tell whether an idle connection is still one: the server speaks to an idle session to end it."""
-    if connection.closed:
-        return False
+    """Tell whether an idle connection is still one: a server speaks to an idle session to end it."""
     try:
-        if select.select([connection.pgconn.socket], [], [], 0)[0]:
-            connection.pgconn.consume_input()
+        if not _speaks(connection):
+            return not connection.closed
+        # Perhaps only a changed setting. After a farewell the end of the stream is left to read.
+        connection.pgconn.consume_input()
+        return not connection.closed and not _speaks(connection)
     except (psycopg.Error, OSError, ValueError):
         return False
-    # A farewell that has come is consumed, but only a read after it finds the end of the stream.
-    return not connection.closed and not _readable(connection)
 
 
-def _readable(connection: Connection) -> bool:
-    deadline = time.monotonic()
-    try:
-        return bool(select.select([connection.pgconn.socket], [], [], max(0.0, deadline - time.monotonic()))[0])
-    except (OSError, ValueError):
-        return True
+def _speaks(connection: Connection) -> bool:
+    return bool(select.select([connection.pgconn.socket], [], [], 0)[0])
 
 
 def _lost(exc: psycopg.Error) -> bool:

@@ -26,7 +26,7 @@ SELECT {schema}.release_messages(
 -- name: fail_message
 SELECT {schema}.fail_message(
     %(queue)s, %(rank)s::smallint, %(seq)s::bigint, %(token)s::bigint, %(delay)s::interval, %(error)s,
-    %(dead)s::boolean
+    %(dead)s::boolean, %(counted)s::boolean
 )
 
 -- name: extend_lease

@@ -333,6 +333,7 @@ DECLARE
     v_wanted integer := p_limit;
     v_promoted boolean := p_promote;
     v_buried integer;
+    v_expired constant text := 'the lease of the last attempt expired';
 BEGIN
     IF EXISTS (SELECT FROM {schema}.pauses AS p WHERE p.queue = p_queue) THEN
         RETURN;
@@ -367,7 +368,7 @@ BEGIN
                     RETURNING r.*
                 LOOP
                     IF v_message.attempts > v_message.max_attempts THEN
-                        PERFORM {schema}.bury_message(v_message, COALESCE(v_message.error, 'the lease of the last attempt expired'));
+                        PERFORM {schema}.bury_message(v_message, COALESCE(v_message.error, v_expired));
                         v_buried := v_buried + 1;
                     ELSE
                         v_wanted := v_wanted - 1;
@@ -389,6 +390,7 @@ CREATE FUNCTION {schema}.ack_messages(p_queues text[], p_ranks smallint[], p_seq
 RETURNS SETOF bigint
 LANGUAGE plpgsql
 SET enable_seqscan = off
+SET enable_bitmapscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan
@@ -417,6 +419,7 @@ CREATE FUNCTION {schema}.release_messages(p_queues text[], p_ranks smallint[], p
 RETURNS SETOF bigint
 LANGUAGE plpgsql
 SET enable_seqscan = off
+SET enable_bitmapscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan
@@ -434,7 +437,8 @@ BEGIN
     RETURNING r.id;
 END $$;
 
--- Ends a delivery that failed; false if it no longer holds its lease.
+-- Ends a delivery that is not done; false if it no longer holds its lease. Without p_counted the attempt is not
+-- counted, and cannot be the last.
 CREATE FUNCTION {schema}.fail_message(
     p_queue text,
     p_rank smallint,
@@ -442,7 +446,8 @@ CREATE FUNCTION {schema}.fail_message(
     p_token bigint,
     p_delay interval,
     p_error text,
-    p_dead boolean
+    p_dead boolean,
+    p_counted boolean
 ) RETURNS boolean
 LANGUAGE plpgsql
 SET enable_seqscan = off
@@ -457,6 +462,9 @@ BEGIN
     FOR UPDATE;
     IF NOT FOUND THEN
         RETURN false;
+    END IF;
+    IF NOT p_counted THEN
+        v_message.attempts := v_message.attempts - 1;
     END IF;
     IF p_dead OR v_message.attempts >= v_message.max_attempts THEN
         PERFORM {schema}.bury_message(v_message, p_error);
@@ -497,6 +505,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     v_message {schema}.ready;
     v_count integer := 0;
+    v_expired constant text := 'the lease of the last attempt expired';
 BEGIN
     FOR v_message IN
         SELECT r.*
@@ -507,7 +516,7 @@ BEGIN
         FOR UPDATE SKIP LOCKED
     LOOP
         IF v_message.attempts >= v_message.max_attempts THEN
-            PERFORM {schema}.bury_message(v_message, COALESCE(v_message.error, 'the lease of the last attempt expired'));
+            PERFORM {schema}.bury_message(v_message, COALESCE(v_message.error, v_expired));
         ELSE
             UPDATE {schema}.ready AS r
             SET leased_until = NULL, lease_token = NULL, leased_by = NULL
@@ -523,7 +532,6 @@ LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := clock_timestamp();
     v_dead {schema}.dead;
-    v_key text;
     v_count bigint := 0;
 BEGIN
     FOR v_dead IN
@@ -533,22 +541,21 @@ BEGIN
         ORDER BY d.id
         FOR UPDATE
     LOOP
-        DELETE FROM {schema}.dead AS d WHERE d.id = v_dead.id;
-        v_key := NULL;
         IF v_dead.key IS NOT NULL THEN
-            -- A later message may have the key by now: then this one comes back without it.
+            -- A later message may have the key by now: then this one stays dead.
             INSERT INTO {schema}.keys (queue, key, id)
             VALUES (v_dead.queue, v_dead.key, v_dead.id)
-            ON CONFLICT DO NOTHING
-            RETURNING key INTO v_key;
+            ON CONFLICT DO NOTHING;
+            CONTINUE WHEN NOT FOUND;
         END IF;
+        DELETE FROM {schema}.dead AS d WHERE d.id = v_dead.id;
         INSERT INTO {schema}.ready (
             queue, rank, seq, id, tenant, topic, event_id, key, max_attempts, enqueued_at, visible_at,
             headers, body, data, error
         )
         VALUES (
             v_dead.queue, v_dead.rank, nextval('{schema}.message_seq'), v_dead.id, v_dead.tenant, v_dead.topic,
-            v_dead.event_id, v_key, v_dead.max_attempts, v_dead.enqueued_at, v_now,
+            v_dead.event_id, v_dead.key, v_dead.max_attempts, v_dead.enqueued_at, v_now,
             v_dead.headers, v_dead.body, v_dead.data, v_dead.error
         );
         v_count := v_count + 1;

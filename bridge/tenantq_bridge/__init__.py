@@ -1,0 +1,5 @@
+"""placeholder"""
+
+from tenantq_bridge.queue import PostgresQueue
+
+__all__ = ["PostgresQueue"]
