@@ -21,7 +21,13 @@ from tenantq_bridge import PostgresQueue
 
 SYSTEM_BINARIES = Path("/usr/lib/postgresql/15/bin")
 
-FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "shared_buffers=64MB", "max_connections=200")
+FAST = (
+    "fsync=off",
+    "synchronous_commit=off",
+    "full_page_writes=off",
+    "shared_buffers=64MB",
+    "max_connections=200",
+)
 """Tests kill processes, never the machine: nothing needs to reach a disk."""
 
 
@@ -55,7 +61,7 @@ class PostgresServer:
         """Return a URL for a database of this server."""
         return f"postgresql://postgres@/{database}?host={quote(str(self.directory), safe='')}"
 
-    def execute(self, statement: sql.Composable | bytes, database: str = "postgres") -> list[tuple[object, ...]]:
+    def execute(self, statement: sql.Composed | bytes, database: str = "postgres") -> list[tuple[object, ...]]:
         """Run one statement as the superuser."""
         with psycopg.connect(self.dsn(database), autocommit=True) as connection:
             cursor = connection.execute(statement)

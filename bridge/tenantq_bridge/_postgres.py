@@ -24,7 +24,7 @@ from typing import Any, LiteralString, cast
 import psycopg
 from psycopg import conninfo, sql
 
-from tenantq.errors import InvalidArgument, TenantqError
+from tenantq.errors import InvalidArgument
 from tenantq.sqlfile import load_statements
 from tenantq_bridge.errors import (
     MissingRights,
@@ -59,6 +59,25 @@ _DEFAULTS = {
 }
 _NOT_DONE = frozenset({"57P01", "57P03", "25006", "40001", "40P01"})
 """Shutting down, starting up, read-only, serialization failure, deadlock: Postgres did not do it."""
+
+_BY_CLASS: dict[str, type[PostgresError]] = {
+    "08": PostgresUnavailable,
+    "22": PostgresRefused,
+    "23": PostgresRefused,
+    "40": PostgresBusy,
+    "54": PostgresRefused,
+    "57": PostgresUnavailable,
+}
+_BY_STATE: dict[str, type[PostgresError]] = {
+    "25006": PostgresReadOnly,
+    "3F000": SchemaMissing,
+    "42501": MissingRights,
+    "42883": SchemaMissing,
+    "42P01": SchemaMissing,
+    "53300": PostgresUnavailable,
+    "55P03": PostgresBusy,
+    "57014": PostgresTimeout,
+}
 
 _inherited: list[Connection] = []
 """Connections of a parent process: never used here, and never closed, which would end the parent's session."""
@@ -109,7 +128,9 @@ class Database:
         self.schema = schema
         self.losses = 0
         """How often a connection was found dead: after a loss, what Postgres acknowledged may be gone too."""
-        self._parameters = _DEFAULTS | {name: str(value) for name, value in given.items() if value is not None}
+        self._connect_options: dict[str, Any] = _DEFAULTS | {
+            name: value for name, value in given.items() if value is not None
+        }
         self._pool_size = pool_size
         self._acquire_timeout = acquire_timeout
         self._begin()
@@ -215,9 +236,7 @@ class Database:
 
     def _connect(self) -> Connection:
         try:
-            return psycopg.connect(
-                **cast("dict[str, Any]", self._parameters), autocommit=True, prepare_threshold=None
-            )
+            return psycopg.connect(**self._connect_options, autocommit=True, prepare_threshold=None)
         except psycopg.Error as exc:
             raise _cannot_connect(exc) from exc
 
@@ -281,34 +300,17 @@ def _cannot_connect(exc: psycopg.Error) -> PostgresError:
     return PostgresUnavailable(f"cannot connect to Postgres: {text}")
 
 
-def _translated(exc: psycopg.Error) -> TenantqError:
+def _translated(exc: psycopg.Error) -> PostgresError:
     text, state = _text(exc), exc.sqlstate
-    if _lost(exc):
+    if state is None and isinstance(exc, psycopg.OperationalError):
         return PostgresUnavailable(
             f"the connection to Postgres was lost: {text}",
             hint="the call may have taken effect or not",
             outcome_unknown=True,
         )
     state = state or ""
-    match state[:2], state:
-        case (_, "25006"):
-            return PostgresReadOnly(text, sqlstate=state)
-        case (_, "57014"):
-            return PostgresTimeout(text, sqlstate=state)
-        case ("57" | "08", _):
-            return PostgresUnavailable(text, sqlstate=state)
-        case (_, "53300"):
-            return PostgresUnavailable(text, sqlstate=state, hint="raise max_connections, or lower pool_size")
-        case (_, "55P03") | ("40", _):
-            return PostgresBusy(text, sqlstate=state)
-        case (_, "42501"):
-            return MissingRights(text, sqlstate=state)
-        case (_, "42P01" | "3F000" | "42883"):
-            return SchemaMissing(text, sqlstate=state)
-        case ("22" | "23" | "54", _):
-            return PostgresRefused(text, sqlstate=state)
-        case _:
-            return PostgresError(text, sqlstate=state or None)
+    error = _BY_STATE.get(state) or _BY_CLASS.get(state[:2], PostgresError)
+    return error(text, sqlstate=state or None)
 
 
 def _text(exc: psycopg.Error) -> str:

@@ -96,7 +96,9 @@ class QueueLeases:
                 lost = [
                     message.id
                     for message in held
-                    if not session.run(self._sql["fail_message"], _failure(message, delay, None, counted=False))[0][0]
+                    if not session.run(self._sql["fail_message"], _failure(message, delay, None, counted=False))[
+                        0
+                    ][0]
                 ]
             self._settle(messages, lost)
         for queue in {message.queue for message in messages}:
@@ -128,7 +130,9 @@ class QueueLeases:
             raise LeaseLost(lost=[message.id], tenant=message.tenant, queue=message.queue)
         message.lease_expires_ns = to_unix_ns(rows[0][0])
 
-    def _run(self, name: str, params: dict[str, Any], *, binary: bool = False, repeatable: bool = False) -> list[Row]:
+    def _run(
+        self, name: str, params: dict[str, Any], *, binary: bool = False, repeatable: bool = False
+    ) -> list[Row]:
         self._schema.check()
         return self._database.run(self._sql[name], params, binary=binary, repeatable=repeatable)
 

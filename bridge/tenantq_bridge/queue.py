@@ -102,7 +102,15 @@ class PostgresQueue(QueueLeases):
         """
         if key is not None:
             check_name(key, "key")
-        params = _options(queue, delay, at, priority, max_attempts, tenant, headers)
+        params = _options(
+            queue,
+            delay=delay,
+            at=at,
+            priority=priority,
+            max_attempts=max_attempts,
+            tenant=tenant,
+            headers=headers,
+        )
         body = encode_payload(payload)
         # With a key, twice is the same as once.
         rows = self._run("enqueue_messages", params | _payloads([body], key), repeatable=key is not None)
@@ -123,7 +131,15 @@ class PostgresQueue(QueueLeases):
         headers: Mapping[str, str] | None = None,
     ) -> list[int]:
         """Commit messages in one transaction, all or none, and return their ids in the same order."""
-        params = _options(queue, delay, at, priority, max_attempts, tenant, headers)
+        params = _options(
+            queue,
+            delay=delay,
+            at=at,
+            priority=priority,
+            max_attempts=max_attempts,
+            tenant=tenant,
+            headers=headers,
+        )
         bodies = [encode_payload(payload) for payload in payloads]
         if not bodies:
             return []
@@ -238,6 +254,7 @@ class PostgresQueue(QueueLeases):
 
 def _options(
     queue: str,
+    *,
     delay: float,
     at: datetime | None,
     priority: int,

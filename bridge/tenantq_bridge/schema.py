@@ -55,12 +55,10 @@ class Schema:
         if version > SCHEMA_VERSION:
             raise self._newer(version)
         if version < SCHEMA_VERSION:
-            raise SchemaOutdated(f"the queue's tables are of version {version}, this program needs {SCHEMA_VERSION}")
+            raise SchemaOutdated(
+                f"the queue's tables are of version {version}, this program needs {SCHEMA_VERSION}"
+            )
         self._checked = True
-
-    def forget(self) -> None:
-        """Check again at the next use: the tables are not what they were."""
-        self._checked = False
 
     def _prepare(self, session: Session) -> int:
         """Make the schema and its list of versions where they are not, and return the version."""

@@ -2,23 +2,23 @@
 
 -- name: open_states
 -- A tenant that was never forwarded begins at nothing.
-INSERT INTO {schema}.forwarding (tenant, file_id)
-SELECT n.tenant, n.file_id
+INSERT INTO {schema}.forwarding (tenant, file_id, epoch_at)
+SELECT n.tenant, n.file_id, clock_timestamp()
 FROM unnest(%(tenants)s::text[], %(file_ids)s::text[]) AS n (tenant, file_id)
 ORDER BY n.tenant
 ON CONFLICT DO NOTHING
 
 -- name: load_states
 SELECT
-    f.tenant, f.file_id, f.epoch, f.last_seq, f.last_event_id, f.deduped_through, f.trusted_through,
-    f.forwarded, f.forwarded_at, f.quarantined_at, f.reason
+    f.tenant, f.file_id, f.epoch, f.epoch_at, f.last_seq, f.last_event_id, f.accepted_through, f.forwarded,
+    f.forwarded_at, f.quarantined_at, f.reason
 FROM {schema}.forwarding AS f
 WHERE f.tenant = ANY (%(tenants)s::text[])
 
 -- name: list_states
 SELECT
-    f.tenant, f.file_id, f.epoch, f.last_seq, f.last_event_id, f.deduped_through, f.trusted_through,
-    f.forwarded, f.forwarded_at, f.quarantined_at, f.reason
+    f.tenant, f.file_id, f.epoch, f.epoch_at, f.last_seq, f.last_event_id, f.accepted_through, f.forwarded,
+    f.forwarded_at, f.quarantined_at, f.reason
 FROM {schema}.forwarding AS f
 ORDER BY f.tenant
 
@@ -27,10 +27,9 @@ ORDER BY f.tenant
 UPDATE {schema}.forwarding AS f
 SET file_id = %(file_id)s,
     epoch = f.epoch + 1,
+    epoch_at = clock_timestamp(),
     last_seq = 0,
-    last_event_id = NULL,
-    deduped_through = %(deduped_through)s,
-    trusted_through = %(trusted_through)s
+    last_event_id = NULL
 WHERE f.tenant = %(tenant)s
     AND f.epoch = %(epoch)s
     AND f.last_seq = %(last_seq)s
@@ -43,18 +42,20 @@ WHERE f.tenant = %(tenant)s
     AND f.epoch = %(epoch)s
     AND f.last_seq = %(last_seq)s
     AND f.quarantined_at IS NULL
+RETURNING f.tenant
 
 -- name: readmit_tenant
 UPDATE {schema}.forwarding AS f
 SET file_id = %(file_id)s,
     epoch = f.epoch + 1,
+    epoch_at = clock_timestamp(),
     last_seq = %(last_seq)s,
     last_event_id = %(last_event_id)s,
-    deduped_through = %(deduped_through)s,
-    trusted_through = %(trusted_through)s,
+    accepted_through = %(accepted_through)s,
     quarantined_at = NULL,
     reason = NULL
 WHERE f.tenant = %(tenant)s AND f.quarantined_at IS NOT NULL
+RETURNING f.tenant
 
 -- name: read_window
 -- From when on everything that was forwarded is still known; NULL: from the beginning.

@@ -5,6 +5,7 @@
 SELECT pg_try_advisory_xact_lock(hashtextextended(%(schema)s || '.maintenance', 0))
 
 -- name: promote_due
+-- A claim promotes its own queue: this is for the ring, so that a claim that waits need not look.
 SELECT q.queue, {schema}.promote_messages(q.queue, %(limit)s::integer)
 FROM (SELECT DISTINCT l.queue FROM {schema}.lanes AS l) AS q
 
@@ -27,3 +28,9 @@ SELECT {schema}.advance_floors(%(settled)s::bigint)
 
 -- name: drop_seen_days
 SELECT {schema}.drop_seen_days(%(days)s::integer)
+
+-- name: bury_exhausted
+SELECT {schema}.reap_messages(%(limit)s::integer, true)
+
+-- name: open_seen_days
+SELECT {schema}.open_seen_days()

@@ -129,16 +129,17 @@ CREATE TABLE {schema}.subscriptions (
 );
 
 -- How far each tenant's events have come: moved in the transaction that inserts them, and only from the place
--- where the forwarder believed it to be. An epoch is one history of a file; deduped_through is above last_seq
--- while a new epoch still reads what an earlier one may have forwarded.
+-- where the forwarder believed it to be. An epoch is one history of a file: a new one begins when the file and
+-- this state disagree, and what was emitted before it began is compared with `seen`. accepted_through: up to
+-- where a person said to send what is too old to be compared.
 CREATE TABLE {schema}.forwarding (
     tenant text COLLATE "C" PRIMARY KEY,
     file_id text NOT NULL,
     epoch integer NOT NULL DEFAULT 1,
+    epoch_at timestamptz NOT NULL,
     last_seq bigint NOT NULL DEFAULT 0,
     last_event_id text,
-    deduped_through bigint NOT NULL DEFAULT 0,
-    trusted_through bigint NOT NULL DEFAULT 0,
+    accepted_through bigint NOT NULL DEFAULT 0,
     forwarded bigint NOT NULL DEFAULT 0,
     forwarded_at timestamptz,
     quarantined_at timestamptz,
