@@ -155,7 +155,7 @@ def test_ids_beyond_32_bits_work_everywhere(postgres_queue: PostgresQueue, sql: 
 
 
 def test_redrive_gives_dead_letters_another_life(postgres_queue: PostgresQueue) -> None:
-    ids = postgres_queue.enqueue_many("q", [1, 2, 3]) + [postgres_queue.enqueue("other", 4)]
+    ids = [*postgres_queue.enqueue_many("q", [1, 2, 3]), postgres_queue.enqueue("other", 4)]
     for message in postgres_queue.claim("q", 3) + postgres_queue.claim("other"):
         message.dead_letter(error=f"e{message.payload}")
     dead = postgres_queue.dead_letters()
@@ -242,7 +242,7 @@ def test_purge_takes_what_waits_and_is_claimed_and_leaves_the_dead(postgres_queu
         {"delay": -1},
         {"delay": float("nan")},
         {"delay": 1e18},
-        {"at": datetime(2030, 1, 1)},  # noqa: DTZ001 - that is what is wrong
+        {"at": datetime(2030, 1, 1)},
         {"priority": 32_768},
         {"max_attempts": 0},
     ],
