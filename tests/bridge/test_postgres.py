@@ -23,15 +23,16 @@ from tenantq_bridge import (
 )
 from tenantq_bridge.errors import PostgresError
 from tests.bridge.conftest import Sql
-from tests.postgres import PostgresServer, embedded_server, fresh_database
+from tests.conftest import start_server
+from tests.postgres import PostgresServer, fresh_database
 
 pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture(scope="module")
-def own_server() -> Iterator[PostgresServer]:
+def own_server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
     """A server that a test may stop."""
-    server = embedded_server()
+    server = start_server(request.config)
     yield server
     server.close()
 

@@ -52,7 +52,7 @@ class PastClock(SystemClock):
     def __init__(self, days: int) -> None:
         self.days = days
 
-    def now_ns(self) -> int:  # type: ignore[override]
+    def now_ns(self) -> int:
         return time.time_ns() - self.days * 86_400 * 10**9
 
 
@@ -225,7 +225,7 @@ def failover(postgres_server: PostgresServer, migrated_dsn: str) -> Iterator[Cal
     def keep() -> Callable[[], None]:
         def execute(statement: str, *names: str) -> None:
             identifiers = [psycopg.sql.Identifier(each) for each in names]
-            postgres_server.execute(psycopg.sql.SQL(statement).format(*identifiers))  # type: ignore[arg-type]
+            postgres_server.execute(psycopg.sql.SQL(statement).format(*identifiers))
 
         end = f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'"
         execute("ALTER DATABASE {} ALLOW_CONNECTIONS false", name)  # a copy needs it to itself
