@@ -197,15 +197,15 @@ class MemoryQueue:
         """End the attempt as failed: wait `delay` seconds (backoff by default), or die. Raises LeaseLost."""
         if delay is None:
             delay = self._backoff.delay(message.attempts)
-        visible = visible_ns(self._clock.now_ns(), delay)
+        visible, due = self._when(self._clock.now_ns(), delay)
 
         def fail(lane: Lane, entry: Entry) -> None:
             entry.error = error
             if entry.exhausted:
                 self._lanes.bury(lane, entry)
             else:
-                entry.visible_ns = visible
-                self._lanes.wait(lane, (entry,))
+                entry.visible_ns, entry.due = visible, due
+                self._lanes.wait(lane, entry)
 
         self._settle((message,), fail)
 
@@ -364,7 +364,7 @@ class MemoryQueue:
             check_tenant_id(tenant)
         kept_headers = check_headers(headers)
         now_ns = self._clock.now_ns()
-        visible = visible_ns(now_ns, delay, at)
+        visible, due = self._when(now_ns, delay, at)
         entries = [
             Entry(
                 payload,
@@ -376,11 +376,14 @@ class MemoryQueue:
                 headers=kept_headers,
                 enqueued_ns=now_ns,
                 visible_ns=visible,
+                due=due,
             )
             for payload in payloads
         ]
         if not entries:
             return []
+        if len(entries) > self.max_depth:
+            raise self._full(queue)
 
         def admit() -> list[int]:
             return self._lanes.admit(queue, entries)
@@ -403,6 +406,11 @@ class MemoryQueue:
             raise self._full(queue)
         self._announce()
         return ids
+
+    def _when(self, now_ns: int, delay: float, at: datetime | None = None) -> tuple[int, int | None]:
+        # Fixed at the call: after this, no jump of the wall clock moves the message.
+        visible = visible_ns(now_ns, delay, at)
+        return visible, self._lanes.now() + visible - now_ns if visible > now_ns else None
 
     def _settle(self, messages: Sequence[Message[Any]], end: Callable[[Lane, Entry], None]) -> None:
         lost = []
