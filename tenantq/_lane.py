@@ -136,18 +136,22 @@ class Lane:
         else:
             heappush(self.scheduled, (entry.due, entry.id, entry))
 
-    def advance(self, now: int) -> None:
-        """Make ready what is due, and list as expired the leases that have run out."""
+    def advance(self, now: int) -> bool:
+        """Make ready what is due and list the leases that have run out; tell whether there was any."""
+        found = False
         scheduled = self.scheduled
         while scheduled and scheduled[0][0] <= now:
             entry = heappop(scheduled)[2]
             self.ready.push(entry.priority, entry.owner, entry)
+            found = True
         leases = self._leases
         while leases and leases[0][0] <= now:
             deadline, message_id = heappop(leases)
             if self._is_live(message_id, deadline):
                 held = self.claimed[message_id]
                 heappush(self._expired, (-held.priority, held.visible_ns, message_id, deadline))
+                found = True
+        return found
 
     def top(self) -> int | None:
         """Return the highest priority that a claim would find; None if it would find nothing."""

@@ -41,7 +41,7 @@ class Lanes:
         """Messages that wait or are claimed."""
         self.producers = Sleepers()
         self.changed = False
-        """Whether something has become claimable, or will be sooner, since this was last set to False."""
+        """Whether something has become claimable, or was scheduled, since this was last set to False."""
         self._lifo = lifo
         self._clock = clock
         self._by_name: dict[str, Lane] = {}
@@ -61,14 +61,12 @@ class Lanes:
 
     def up_to_date(self, queues: Iterable[str] | None, now: int | None = None) -> list[Lane]:
         """Return the lanes of these queues that exist, or of all, with what is due by now made ready."""
-        if queues is None:
-            lanes = list(self._by_name.values())
-        else:
-            lanes = [self._by_name[queue] for queue in queues if queue in self._by_name]
+        lanes = self._existing(queues)
         if now is None:
             now = self.now()
         for lane in lanes:
-            lane.advance(now)
+            if lane.advance(now):
+                self.changed = True
         return lanes
 
     def now(self) -> int:
@@ -155,7 +153,7 @@ class Lanes:
     def redrive(self, ids: Sequence[int], queues: Iterable[str] | None) -> tuple[int, int]:
         """Let dead messages wait again; return how many do, and how many found no room."""
         moved = refused = 0
-        for lane in self.up_to_date(queues):
+        for lane in self._existing(queues):
             for entry in _dead(lane, ids):
                 if lane.with_key(entry.tenant, entry.key) is not None:
                     continue
@@ -225,17 +223,27 @@ class Lanes:
 
     def dead(self, queues: Iterable[str] | None, limit: int) -> list[Entry]:
         """Return dead messages, those of each queue in the order of their deaths."""
-        lanes = self.up_to_date(queues)
+        lanes = self._existing(queues)
         return list(islice(chain.from_iterable(lane.dead.values() for lane in lanes), limit))
 
     def next_due(self, queues: Iterable[str] | None) -> int | None:
-        """Return when the next scheduled message is due or the next lease runs out; None without any."""
-        due = [lane.next_due() for lane in self.up_to_date(queues)]
+        """Return when the next scheduled message is due or the next lease runs out; None without any.
+
+        What is due by now is made ready after that: the answer is in the past once, not for as long as
+        nobody claims it.
+        """
+        due = [lane.next_due() for lane in self._existing(queues)]
+        self.up_to_date(queues)
         return min((time for time in due if time is not None), default=None)
 
     def rouse_producers(self) -> None:
         """Wake those who wait for room, as far as there is room."""
         self.producers.rouse(self.max_depth - self.depth)
+
+    def _existing(self, queues: Iterable[str] | None) -> list[Lane]:
+        if queues is None:
+            return list(self._by_name.values())
+        return [self._by_name[queue] for queue in queues if queue in self._by_name]
 
     def _bury_exhausted(self, lane: Lane, entry: Entry) -> None:
         entry.error = f"the lease of attempt {entry.attempts} of {entry.max_attempts} ran out"

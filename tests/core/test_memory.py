@@ -397,6 +397,32 @@ def test_a_subscriber_hears_of_all_that_becomes_claimable() -> None:
     assert not hears(lambda: queue.enqueue("mail", 1))
 
 
+def test_what_becomes_due_between_a_claim_and_next_due_is_not_overlooked() -> None:
+    clock = ManualClock()
+    queue = MemoryQueue(clock=clock)
+    heard: list[int] = []
+    queue.enqueue("mail", 1, delay=1)
+    queue.subscribe(lambda: heard.append(1))
+    assert queue.claim("mail") == []
+    clock.advance(1)
+    assert (queue.next_due(), queue.next_due()) == (0, None)
+    assert heard == [1]
+
+
+@pytest.mark.parametrize("look", ["stats", "peek"])
+def test_whoever_notices_that_something_is_due_tells_the_subscribers(look: str) -> None:
+    clock = ManualClock()
+    queue = MemoryQueue(clock=clock)
+    heard: list[int] = []
+    queue.enqueue_many("mail", [1], delay=1)
+    queue.subscribe(lambda: heard.append(1))
+    getattr(queue, look)("mail")
+    assert heard == []
+    clock.advance(1)
+    getattr(queue, look)("mail")
+    assert heard == [1]
+
+
 def test_one_callback_subscribed_twice_is_unsubscribed_once() -> None:
     queue, heard = MemoryQueue(), threading.Semaphore(0)
     queue.subscribe(heard.release)
