@@ -223,7 +223,7 @@ class MemoryQueue:
             entry.attempts -= 1
             if delay:
                 entry.visible_ns = visible
-                self._lanes.wait(lane, (entry,))
+                self._lanes.wait(lane, entry)
             else:
                 self._lanes.give_back(lane, entry, get_ident())
 

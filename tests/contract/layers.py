@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import pytest
 
+import tenantq
 from tenantq.backoff import Backoff
 from tenantq.memory import MemoryQueue
 from tenantq.message import Message
@@ -107,6 +108,13 @@ def memory(_directory: Path) -> Iterator[Layer]:
     yield Layer(queue=MemoryQueue(clock=clock, backoff=BACKOFF), advance=clock.advance, ordered=False)
 
 
+@contextmanager
+def tenant(directory: Path) -> Iterator[Layer]:
+    clock = ManualClock()
+    with tenantq.open(directory / "store", clock=clock, backoff=BACKOFF) as store:
+        yield Layer(queue=store.tenant("acme"), advance=clock.advance)
+
+
 Factory = Callable[[Path], AbstractContextManager[Layer]]
 
-LAYERS = [pytest.param(memory, id="memory")]
+LAYERS = [pytest.param(memory, id="memory"), pytest.param(tenant, id="tenant")]

@@ -89,9 +89,7 @@ def test_a_delivery_whose_message_was_claimed_again_changes_nothing(
 
 @pytest.mark.needs("reap")
 @every_verb
-def test_a_delivery_whose_message_was_reaped_changes_nothing(
-    queue: Verbs, advance: Advance, verb: Ending
-) -> None:
+def test_a_delivery_whose_message_was_reaped_changes_nothing(queue: Verbs, advance: Advance, verb: Ending) -> None:
     queue.enqueue("mail", 1)
     (old,) = queue.claim("mail", lease=0.1)
     advance(0.1)

@@ -53,9 +53,7 @@ def test_an_acked_payload_is_let_go() -> None:
 
 
 @pytest.mark.parametrize(("order", "expected"), [("lifo", [3, 2, 1]), ("fifo", [1, 2, 3])])
-def test_a_thread_claims_its_own_in_the_order_chosen(
-    order: Literal["lifo", "fifo"], expected: list[int]
-) -> None:
+def test_a_thread_claims_its_own_in_the_order_chosen(order: Literal["lifo", "fifo"], expected: list[int]) -> None:
     queue = MemoryQueue(order=order)
     queue.enqueue_many("mail", [1, 2, 3])
     assert payloads(queue.peek("mail")) == expected

@@ -70,9 +70,7 @@ def test_an_attempt_is_repeated_after_each_change() -> None:
         return found if len(found) > 1 else []
 
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(
-            wait_for, attempt, 60, lock=lock, watch=lambda: [sleepers], now=time.monotonic_ns
-        )
+        waiting = pool.submit(wait_for, attempt, 60, lock=lock, watch=lambda: [sleepers], now=time.monotonic_ns)
         for number in (1, 2):
             attempted.acquire()
             with lock:

@@ -18,7 +18,7 @@ from tenantq_tools.embedded import embedded_postgres
 
 __all__ = ["demo"]
 
-ORDERS = 4_000
+ORDERS = 3_500
 
 
 @click.command()

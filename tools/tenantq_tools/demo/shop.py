@@ -78,12 +78,13 @@ def read_orders(limit: int) -> Iterator[Order]:
     text = resources.files("tenantq_tools").joinpath("data", "shop_orders.jsonl").read_text(encoding="utf-8")
     for line in text.splitlines()[:limit]:
         document = msgspec.json.decode(line)
+        order = document["order"]
         yield Order(
             tenant=document["tenant"],
-            number=document["number"],
-            total_cents=document["total_cents"],
-            email=document["customer"]["email"],
-            skus=[item["sku"] for item in document["lines"]],
+            number=order["number"],
+            total_cents=order["total_cents"],
+            email=order["customer"]["email"],
+            skus=[item["sku"] for item in order["lines"]],
             document=line,
         )
 
