@@ -175,7 +175,8 @@ class TenantLeases(TenantAccess):
         def operation(file: TenantFile) -> int:
             expires = self.clock.now_ns() + nanoseconds(seconds)
             fence = (message.id, message.lease_token)
-            return expires if file.extend(fence, lease_expires_at=expires) else 0
+            held = file.extend(message.queue, fence, lease_expires_at=expires, worker=worker_name())
+            return expires if held else 0
 
         expires = self._write(operation)
         if not expires:

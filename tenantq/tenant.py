@@ -267,14 +267,16 @@ class Tenant(TenantLeases):
         self._write(lambda file: file.resume(queue), create=False, default=None)
 
     def reap(self) -> int:
-        """Take back leases that have expired; return how many. Claims do it too: this is for the figures.
+        """Take back leases that have expired; return how many. Claims find them too, without it.
 
         Their messages are ready again, or dead when their attempts are used up.
         """
         reaped = 0
         now = self.clock.now_ns()
         while True:
-            moved, expired = self._write(lambda file: file.settle_due(now), create=False, default=(0, 0))
+            moved, expired = self._write(
+                lambda file: file.settle_due(now, forget=True), create=False, default=(0, 0)
+            )
             reaped += expired
             if moved < STEP:
                 return reaped
