@@ -13,6 +13,7 @@ from tenantq_tools.cli._failures import STATUSES, Failing
 __all__ = ["COMMANDS", "tenantq"]
 
 COMMANDS = {
+    "demo": "demo",
     "enqueue": "enqueue",
     "tenants": "tenants",
     "stats": "stats",
@@ -38,11 +39,11 @@ EPILOG = "\b\nExit statuses:\n" + "\n".join(f"  {status}  {meaning}" for status,
 class Commands(Failing):
     """The commands of COMMANDS, of which only the one that is called is imported."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names in the order of COMMANDS."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import a command; None if there is none of this name."""
         if cmd_name not in COMMANDS:
             return None

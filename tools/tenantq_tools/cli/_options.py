@@ -1,16 +1,21 @@
-"""The options that many commands share, and the stores that they open."""
+"""The options that many commands share, and the stores and servers that they open."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 import tenantq
+from tenantq_tools.cli._failures import PROBLEM
 from tenantq_tools.cli._output import note
 
-__all__ = ["confirm", "open_store", "with_json", "with_postgres", "with_store", "with_yes"]
+if TYPE_CHECKING:
+    from tenantq_bridge import PostgresQueue
+
+__all__ = ["confirm", "connect", "open_store", "with_json", "with_postgres", "with_store", "with_yes"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -77,6 +82,15 @@ def open_store(path: str, *, create: bool = False, durability: str = "normal") -
     return tenantq.open(path, create=create, durability=durability)
 
 
+@contextlib.contextmanager
+def connect(dsn: str) -> Iterator[PostgresQueue]:
+    """Give the shared queues of a Postgres, and end its connections."""
+    from tenantq_bridge import PostgresQueue  # noqa: PLC0415 - an extra
+
+    with PostgresQueue(dsn) as queue:
+        yield queue
+
+
 def confirm(question: str, *, yes: bool) -> None:
     """Ask on standard error before something is removed; end the command if the answer is not yes."""
     if yes:
@@ -87,4 +101,4 @@ def confirm(question: str, *, yes: bool) -> None:
     except click.Abort:
         click.echo(err=True)
     note("Nothing was done. Without a terminal, give --yes.")
-    click.get_current_context().exit(1)
+    click.get_current_context().exit(PROBLEM)

@@ -32,9 +32,9 @@ def backup(
     store_path: str,
     as_json: bool,
 ) -> None:
-    """Write a complete, checked copy of a tenant's file, or of all, while everything runs on.
+    """Copy a tenant's file, or all, while everything runs on.
 
-    A copy has every message that was acknowledged before the command. DEST is a file, or a directory for a
+    A copy is complete and checked: it has every message that was acknowledged before the command. DEST is a file, or a directory for a
     copy under the file's own name; an older copy is replaced when the new one is complete. With --all a
     tenant that fails is named, the others go on, and the exit status is 1.
 

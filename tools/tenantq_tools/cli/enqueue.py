@@ -132,7 +132,9 @@ def enqueue(
         return
     if tenant is not None or text or raw or options.key is not None:
         raise click.UsageError("--file takes neither TENANT QUEUE PAYLOAD nor --text, --raw or --key", ctx)
-    check_entry(fixed_queue or "default", None, options)
+    if fixed_tenant is not None:
+        check_tenant_id(fixed_tenant)
+    check_entry("any" if fixed_queue is None else fixed_queue, None, options)
     parser = EntryParser(
         tenant_field=tenant_field,
         queue_field=queue_field,

@@ -75,9 +75,9 @@ def reap(*, tenant: str, store_path: str, as_json: bool) -> None:
 @with_store()
 @with_json
 def purge(*, tenant: str, queue: str, yes: bool, store_path: str, as_json: bool) -> None:
-    """Remove all that waits or is claimed in a queue; dead letters stay (see `tenantq dead purge`).
+    """Remove what waits or is claimed in a queue.
 
-    A worker that has one of the messages finds its lease lost.
+    Dead letters stay: see `tenantq dead purge`. A worker that has one of the messages finds its lease lost.
 
     \b
     Example:

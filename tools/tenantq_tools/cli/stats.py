@@ -45,7 +45,9 @@ class Totals(msgspec.Struct, kw_only=True):
 @with_json
 @click.pass_context
 def stats(ctx: click.Context, *, tenant: str | None, store_path: str, as_json: bool) -> None:
-    """Show what TENANT holds, queue by queue; without TENANT what all hold, and the totals.
+    """Show what a tenant holds, queue by queue, or what all hold.
+
+    Without TENANT: a line for each, and the totals.
 
     ready: claimable now. scheduled: later. claimed: under a lease. dead: dead letters. outbox: events that
     Postgres is not known to have. oldest_age: seconds that the oldest ready message has been claimable.

@@ -71,9 +71,9 @@ def path(*, tenant: str, store_path: str, as_json: bool) -> None:
 @with_store()
 @with_json
 def delete(*, tenant: str, yes: bool, store_path: str, as_json: bool) -> None:
-    """Delete a tenant with all its messages, dead letters and events.
+    """Delete a tenant and all that is in its file.
 
-    What the application keeps in the same file is deleted too. Take a backup first.
+    Its messages, dead letters and events, and what the application keeps there. Take a backup first.
 
     \b
     Example:

@@ -38,9 +38,9 @@ def verify(
     store_path: str | None,
     as_json: bool,
 ) -> None:
-    """Check tenants' files, open or not, and change nothing: SQLite's own check, the schema, the counts.
+    """Check tenants' files, and change nothing.
 
-    What is the id of a tenant in the store is that tenant; anything else is a path, such as that of a backup.
+    SQLite's own check, the schema, and the counts against the messages; of files that are open too. What is the id of a tenant in the store is that tenant; anything else is a path, such as that of a backup.
     The exit status is 1 if anything is wrong.
 
     \b

@@ -12,9 +12,8 @@ from pathlib import Path
 import click
 
 from tenantq import Worker
-from tenantq_tools.cli._extras import connect
-from tenantq_tools.cli._logs import show_log
-from tenantq_tools.cli._options import open_store, with_json, with_postgres, with_store
+from tenantq_tools.cli._logs import show_log, with_log_level
+from tenantq_tools.cli._options import connect, open_store, with_json, with_postgres, with_store
 from tenantq_tools.cli._output import note, print_json
 
 __all__ = ["worker"]
@@ -26,13 +25,7 @@ __all__ = ["worker"]
 @click.option(
     "--drain-timeout", type=click.FloatRange(min=0), metavar="S", help="Seconds that handlers get to end."
 )
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="What is logged on standard error.",
-)
+@with_log_level
 @with_store(required=False)
 @with_postgres(required=False)
 @with_json
@@ -46,9 +39,9 @@ def worker(
     dsn: str | None,
     as_json: bool,
 ) -> None:
-    """Run an application's handlers until SIGTERM or SIGINT, then drain.
+    """Run an application's handlers until it is stopped.
 
-    MODULE is imported with the current directory on the path. NAME in it is a tenantq.Worker, which has a
+    SIGTERM or SIGINT stops it. MODULE is imported with the current directory on the path. NAME in it is a tenantq.Worker, which has a
     store of its own; or a function of (store, bridge) that returns one, given the store of --store and, with
     --postgres, a tenantq_bridge.PostgresQueue, else None.
 
@@ -61,18 +54,19 @@ def worker(
       tenantq worker --app shop.tasks:make_worker --store var/tenants --concurrency 8
     """
     show_log(log_level)
-    found = load(app)
+    loaded = load(app)
     with contextlib.ExitStack() as stack:
-        if not isinstance(found, Worker):
+        if isinstance(loaded, Worker):
+            found = loaded
+            stack.callback(found.store.close)
+        else:
             if store_path is None:
                 raise click.UsageError(f"{app} makes a worker for a store: use --store DIR, or set TENANTQ_STORE")
             store = stack.enter_context(open_store(store_path))
-            bridge = stack.enter_context(connect(dsn)) if dsn is not None else None
-            found = found(store, bridge)
-            if not isinstance(found, Worker):
-                raise click.UsageError(f"{app} returned {found!r}, not a tenantq.Worker")
-        else:
-            stack.callback(found.store.close)
+            made = loaded(store, None if dsn is None else stack.enter_context(connect(dsn)))
+            if not isinstance(made, Worker):
+                raise click.UsageError(f"{app} returned {made!r}, not a tenantq.Worker")
+            found = made
         if concurrency is not None:
             found.concurrency = concurrency
         if drain_timeout is not None:
