@@ -32,7 +32,9 @@ def expire(sql: Sql) -> Callable[[], None]:
     """Let the time of every lease and every delay be over."""
 
     def run() -> None:
-        sql(b"UPDATE tenantq.ready SET leased_until = clock_timestamp() - interval '1 s' WHERE leased_until > '-infinity'")
+        sql(
+            b"UPDATE tenantq.ready SET leased_until = clock_timestamp() - interval '1 s' WHERE leased_until > '-infinity'"
+        )
         sql(b"UPDATE tenantq.delayed SET visible_at = clock_timestamp() - interval '1 s'")
 
     return run

@@ -242,7 +242,7 @@ def test_purge_takes_what_waits_and_is_claimed_and_leaves_the_dead(postgres_queu
         {"delay": -1},
         {"delay": float("nan")},
         {"delay": 1e18},
-        {"at": datetime(2030, 1, 1)},  # noqa: DTZ001 - that is what is wrong
+        {"at": datetime(2030, 1, 1)},
         {"priority": 32_768},
         {"max_attempts": 0},
     ],

@@ -296,11 +296,6 @@ def test_dead_letters_without_room_stay_dead() -> None:
     assert (queue.stats().ready, queue.stats().dead) == (2, 1)
 
 
-def test_redrive_takes_nothing_by_mistake() -> None:
-    with pytest.raises(InvalidArgument):
-        MemoryQueue().redrive()
-
-
 def test_an_exhausted_message_says_why_it_is_dead() -> None:
     clock = ManualClock()
     queue = MemoryQueue(clock=clock)

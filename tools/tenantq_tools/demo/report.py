@@ -36,7 +36,7 @@ class Report(msgspec.Struct):
     layers: list[Layer] = []
     checks: list[Check] = []
 
-    def check(self, claim: str, holds: bool, found: str) -> None:  # noqa: FBT001 - it reads as a sentence
+    def check(self, claim: str, holds: bool, found: str) -> None:
         """Add a check."""
         self.checks.append(Check(claim, holds, found))
 
