@@ -103,14 +103,17 @@ class Store:
         return tenant
 
     def tenants(self) -> Iterator[str]:
-        """Yield the ids of all tenants that have a file; no readable name's file is opened for it."""
+        """Yield the ids of all tenants that have a file; no readable name's file is opened for it.
+
+        A file that is not where its tenant's file would be is none of a tenant.
+        """
         self._check_open()
         for shard in list_shards(self.root):
             for name in sorted(os.listdir(shard)):  # noqa: PTH208 - names are enough
                 tenant_id = naming.tenant_id_of(name)
                 if tenant_id is None and naming.is_hashed(name):
                     tenant_id = self._read_id(shard / name)
-                if tenant_id is not None:
+                if tenant_id is not None and _schema.path_of(self.root, tenant_id) == shard / name:
                     yield tenant_id
 
     def __contains__(self, tenant_id: object) -> bool:

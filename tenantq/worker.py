@@ -92,6 +92,7 @@ class Worker:
 
     def run(self) -> None:
         """Handle messages until SIGTERM or SIGINT, then drain: finish what runs, give back what waits."""
+        self._rearm()  # before the signals: one that comes while the threads start is not forgotten
         previous = self._install_signals()
         try:
             self.start()
@@ -106,8 +107,7 @@ class Worker:
         """Start the threads and return; a second call changes nothing."""
         if self._threads:
             return self
-        self._stopping.clear()
-        self._is_drained.clear()
+        self._rearm()
         self._draining = False
         self._sources = self._make_sources()
         for source in self._sources:
@@ -150,7 +150,7 @@ class Worker:
         return handled
 
     def request_stop(self) -> None:
-        """Let `run` end; returns at once."""
+        """Let `run` end, at once if it has not begun; returns at once."""
         self._stopping.set()
 
     @property
@@ -168,6 +168,12 @@ class Worker:
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
+
+    def _rearm(self) -> None:
+        """Make a worker that was stopped ready to start; a stop that was asked for before the start holds."""
+        if self._is_drained.is_set():
+            self._is_drained.clear()
+            self._stopping.clear()
 
     def _make_sources(self) -> list[Source]:
         queues = self._queues()

@@ -34,9 +34,9 @@ def backup(
 ) -> None:
     """Copy a tenant's file, or all, while everything runs on.
 
-    A copy is complete and checked: it has every message that was acknowledged before the command. DEST is a file, or a directory for a
-    copy under the file's own name; an older copy is replaced when the new one is complete. With --all a
-    tenant that fails is named, the others go on, and the exit status is 1.
+    A copy is complete and checked: it has every message that was acknowledged before the command. DEST is a
+    file, or a directory for a copy under the file's own name; an older copy is replaced when the new one is
+    complete. With --all a tenant that fails is named, the others go on, and the exit status is 1.
 
     \b
     Examples:

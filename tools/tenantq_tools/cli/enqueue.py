@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import stat
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -161,7 +162,7 @@ def enqueue(
 
 
 def _payload(argument: str, *, text: bool, raw: bool) -> object:
-    data = click.get_binary_stream("stdin").read() if argument == "-" else os.fsencode(argument)
+    data = sys.stdin.buffer.read() if argument == "-" else os.fsencode(argument)
     if text and raw:
         raise click.UsageError("a payload is either --text or --raw")
     if raw:

@@ -26,7 +26,8 @@ __all__ = ["peek"]
 def peek(*, tenant: str, queue: str, limit: int, width: int, store_path: str, as_json: bool) -> None:
     """Show what waits in a queue; nothing is claimed.
 
-    First what is claimable, in the order of the claims, then what waits for its time. A payload of bytes is shown as <N bytes> and hex.
+    First what is claimable, in the order of the claims, then what waits for its time. A payload of bytes is
+    shown as <N bytes> and hex.
 
     \b
     Example:

@@ -40,8 +40,9 @@ def verify(
 ) -> None:
     """Check tenants' files, and change nothing.
 
-    SQLite's own check, the schema, and the counts against the messages; of files that are open too. What is the id of a tenant in the store is that tenant; anything else is a path, such as that of a backup.
-    The exit status is 1 if anything is wrong.
+    SQLite's own check, the schema, and the counts against the messages; of files that are open too. What is
+    the id of a tenant in the store is that tenant; anything else is a path, such as that of a backup. The
+    exit status is 1 if anything is wrong.
 
     \b
     Examples:

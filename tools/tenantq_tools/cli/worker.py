@@ -41,9 +41,9 @@ def worker(
 ) -> None:
     """Run an application's handlers until it is stopped.
 
-    SIGTERM or SIGINT stops it. MODULE is imported with the current directory on the path. NAME in it is a tenantq.Worker, which has a
-    store of its own; or a function of (store, bridge) that returns one, given the store of --store and, with
-    --postgres, a tenantq_bridge.PostgresQueue, else None.
+    SIGTERM or SIGINT stops it. MODULE is imported with the current directory on the path. NAME in it is a
+    tenantq.Worker, which has a store of its own; or a function of (store, bridge) that returns one, given the
+    store of --store and, with --postgres, a tenantq_bridge.PostgresQueue, else None.
 
     At the first signal nothing more is claimed, what was claimed and not begun is given back, and the running
     handlers end; at the second it ends at once, and what was claimed is claimable when its leases end.
