@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from tenantq import naming
+from tenantq.errors import TenantFileError
 
 __all__ = ["Watch"]
 
@@ -134,8 +135,14 @@ class Watch:
 
 def list_shards(root: Path) -> list[Path]:
     """Return the shard directories of a store, in order."""
+    return [root / name for name in sorted(list_names(root)) if naming.is_shard(name)]
+
+
+def list_names(directory: Path) -> list[str]:
+    """Return the names in a directory; none where there is none. Raises TenantFileError."""
     try:
-        names = os.listdir(root)  # noqa: PTH208 - names are enough
-    except FileNotFoundError:
+        return os.listdir(directory)  # noqa: PTH208 - names are enough
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    return [root / name for name in sorted(names) if naming.is_shard(name)]
+    except OSError as exc:
+        raise TenantFileError(f"{directory} cannot be listed: {exc}", path=str(directory)) from exc
