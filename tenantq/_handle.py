@@ -325,6 +325,8 @@ class Handle:
                 try:
                     waiting.result = waiting.operation(file)
                 except Exception as exc:
+                    if not file.database.in_transaction:
+                        raise  # SQLite undid the others' too: a full disk
                     file.undo_savepoint(saved)
                     waiting.error = exc
                 else:
