@@ -161,7 +161,7 @@ class _Listener:
         if now == before:
             return frozenset()
         view, old = memoryview(now).cast("Q"), memoryview(before).cast("Q")
-        changed = set()
+        changed: set[int] = set()
         for start in range(0, SLOTS, 64):  # most of the file is as it was: compare it in pieces first
             if view[start : start + 64] != old[start : start + 64]:
                 changed.update(slot for slot in range(start, start + 64) if view[slot] != old[slot])
