@@ -89,7 +89,10 @@ class Doorbell:
         with self._lock:
             self._subscribers = (*self._subscribers, subscriber)
             if self._listener is None:
-                self._listener = _Listener(self._path, self._tell)
+                try:
+                    self._listener = _Listener(self._path, self._tell)
+                except OSError:
+                    logger.warning("the doorbell cannot be heard; the sweep finds all, later", exc_info=True)
         return unsubscribe
 
     def close(self) -> None:

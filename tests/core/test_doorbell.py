@@ -109,6 +109,8 @@ def test_a_bell_that_cannot_be_written_is_no_error_of_the_commit(tmp_path: Path)
     (tmp_path / _doorbell.FILE_NAME).mkdir()
     with tenantq.open(tmp_path) as store:
         assert store.tenant("acme").enqueue("q", 1) == 1
+        with store.watch() as watch:
+            assert watch.wait(PATIENCE) == {"acme"}
 
 
 def test_close_gives_back_all_descriptors_and_the_thread(tmp_path: Path) -> None:
