@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -14,7 +13,7 @@ from tenantq._file import STEP, TenantFile
 from tenantq._operations import clean_text, decode_headers, fences, new_lease_token
 from tenantq._sqlite import Row
 from tenantq.arguments import check_lease, check_limit, check_seconds
-from tenantq.clock import nanoseconds
+from tenantq.clock import NANOSECONDS, nanoseconds
 from tenantq.errors import LeaseLost
 from tenantq.message import Message
 from tenantq.naming import check_name
@@ -22,8 +21,16 @@ from tenantq.router import declared_type
 
 __all__ = ["TenantLeases", "worker_name"]
 
-LISTEN_INTERVAL = 0.02
-"""Seconds between two looks of a waiting claim for what other processes committed."""
+Claimed = tuple[list[Row], int, int]
+"""Rows, the end of their leases, and the token of their delivery."""
+
+NOTHING: Claimed = ([], 0, 0)
+
+LOOK_INTERVAL = 1.0
+"""Seconds between two looks of a waiting claim for what nobody rang the doorbell for."""
+
+PAUSED_INTERVAL = 0.01
+"""Seconds between two looks where something is due and stays so: the queue is paused."""
 
 
 class TenantLeases(TenantAccess):
@@ -74,16 +81,16 @@ class TenantLeases(TenantAccess):
         acked = list(acks)
         held = fences(acked)
 
-        def operation(file: TenantFile) -> tuple[list[int], list[Row], int, int]:
+        def operation(file: TenantFile) -> tuple[list[int], Claimed]:
             lost = [lost_id for of_queue, some in held.items() for lost_id in file.ack(of_queue, some)]
             now = self.clock.now_ns()
             if lost:
-                return lost, [], 0, 0
+                return lost, NOTHING
             ready, due, paused = file.probe(queue, now)
             if due:
                 file.settle_due(now)
             if paused or not (ready or due):
-                return [], [], 0, 0
+                return [], NOTHING
             token, expires = new_lease_token(), now + nanoseconds(lease)
             rows = file.claim(
                 queue,
@@ -93,11 +100,12 @@ class TenantLeases(TenantAccess):
                 lease_expires_at=expires,
                 lease_token=token,
             )
-            return [], rows, expires, token
+            return [], (rows, expires, token)
 
         if not acked and not self._probe(queue)[0]:
             return []
-        lost, rows, expires, token = self._write(operation)
+        gone = [message.id for message in acked]
+        lost, (rows, expires, token) = self._write_existing(operation, (gone, NOTHING))
         self._settle(acked, lost)
         return self._messages(queue, rows, expires, token)
 
@@ -110,7 +118,7 @@ class TenantLeases(TenantAccess):
         def operation(file: TenantFile) -> list[int]:
             return [lost for queue, some in held.items() for lost in file.ack(queue, some)]
 
-        self._settle(messages, self._write(operation))
+        self._settle(messages, self._write_existing(operation, [message.id for message in messages]))
 
     def nack(self, message: Message[Any], *, delay: float | None = None, error: str | None = None) -> None:
         """Count the attempt as failed: the message waits `delay` seconds (None: the backoff), or is dead
@@ -129,7 +137,7 @@ class TenantLeases(TenantAccess):
             visible_at = now + nanoseconds(seconds)
             return file.retry(message.queue, fence, now=now, visible_at=visible_at, error=text)
 
-        self._settle([message], [] if self._write(operation) else [message.id])
+        self._settle([message], [] if self._write_existing(operation, False) else [message.id])
 
     def dead_letter(self, message: Message[Any], *, error: str | None = None) -> None:
         """Move a message to the dead letters, whatever attempts are left. Raises LeaseLost."""
@@ -139,7 +147,7 @@ class TenantLeases(TenantAccess):
             fence = (message.id, message.lease_token)
             return file.dead_letter(message.queue, fence, now=self.clock.now_ns(), error=text)
 
-        self._settle([message], [] if self._write(operation) else [message.id])
+        self._settle([message], [] if self._write_existing(operation, False) else [message.id])
 
     def release(self, *messages: Message[Any], delay: float = 0) -> None:
         """Give messages back, the attempt not counted; with `delay` they are claimable after so many seconds.
@@ -163,7 +171,7 @@ class TenantLeases(TenantAccess):
                     lost.append(message.id)
             return lost
 
-        self._settle(messages, self._write(operation))
+        self._settle(messages, self._write_existing(operation, [message.id for message in messages]))
 
     def extend(self, message: Message[Any], seconds: float) -> None:
         """Make a lease end `seconds` from now. Raises LeaseLost.
@@ -175,12 +183,18 @@ class TenantLeases(TenantAccess):
         def operation(file: TenantFile) -> int:
             expires = self.clock.now_ns() + nanoseconds(seconds)
             fence = (message.id, message.lease_token)
-            return expires if file.extend(fence, lease_expires_at=expires) else 0
+            held = file.extend(message.queue, fence, lease_expires_at=expires, worker=worker_name())
+            return expires if held else 0
 
-        expires = self._write(operation)
+        expires = self._write_existing(operation, 0)
         if not expires:
             raise LeaseLost(lost=[message.id], tenant=self.id, queue=message.queue)
         message.lease_expires_ns = expires
+
+    def next_due(self) -> float | None:
+        """Return the seconds until a delayed message or an expired lease is claimable; None without one."""
+        due = self._read(TenantFile.next_due, default=None)
+        return None if due is None else max(0.0, (due - self.clock.now_ns()) / NANOSECONDS)
 
     def _probe(self, queue: str) -> tuple[bool, bool]:
         """Tell whether a claim could find something, and whether something is due first."""
@@ -194,11 +208,11 @@ class TenantLeases(TenantAccess):
             if not is_claimable:
                 return []
 
-            def operation(file: TenantFile, is_due: bool = is_due) -> tuple[bool, list[Row], int, int]:
+            def operation(file: TenantFile, is_due: bool = is_due) -> Claimed | None:
                 now = self.clock.now_ns()
                 # What is due is ready before anything is claimed; in steps, so that others get their turns.
                 if is_due and file.settle_due(now)[0] == STEP:
-                    return False, [], 0, 0
+                    return None
                 token, expires = new_lease_token(), now + nanoseconds(lease)
                 rows = file.claim(
                     queue,
@@ -208,11 +222,11 @@ class TenantLeases(TenantAccess):
                     lease_expires_at=expires,
                     lease_token=token,
                 )
-                return True, rows, expires, token
+                return rows, expires, token
 
-            is_settled, rows, expires, token = self._write(operation)
-            if is_settled:
-                return self._messages(queue, rows, expires, token)
+            claimed = self._write_existing(operation, NOTHING)
+            if claimed is not None:
+                return self._messages(queue, *claimed)
 
     def _claim_when_rung(
         self,
@@ -223,21 +237,16 @@ class TenantLeases(TenantAccess):
         wait: float,
     ) -> list[Message[Any]]:
         deadline = time.monotonic() + wait
-        bell = threading.Event()
-        while True:
-            handle = self._open(create=False)
-            if handle is not None:
-                handle.listen(bell)
-            try:
-                bell.clear()
+        with self.store.listening(self.id) as bell:
+            while True:
+                bell.clear()  # before the look: what is committed behind it rings
                 messages = self._claim(queue, limit, lease, worker)
                 remaining = deadline - time.monotonic()
                 if messages or remaining <= 0:
                     return messages
-                bell.wait(min(remaining, LISTEN_INTERVAL))
-            finally:
-                if handle is not None:
-                    handle.unlisten(bell)
+                due = self.next_due()
+                pause = LOOK_INTERVAL if due is None else max(due, PAUSED_INTERVAL)
+                bell.wait(min(remaining, LOOK_INTERVAL, pause))
 
     def _settle(self, messages: Iterable[Message[Any]], lost: list[int]) -> None:
         gone = set(lost)

@@ -11,10 +11,9 @@ from typing import Any
 from tenantq import _schema
 from tenantq._file import STEP, TenantFile
 from tenantq._leases import TenantLeases
-from tenantq._operations import emit_operation, enqueue_operation
+from tenantq._operations import check_options, emit_operation, enqueue_operation
 from tenantq.arguments import DEFAULT_MAX_ATTEMPTS, check_limit
 from tenantq.backup import backup_file
-from tenantq.clock import NANOSECONDS
 from tenantq.errors import InvalidArgument, TenantFileError, UnknownTenant
 from tenantq.message import Message
 from tenantq.naming import check_name
@@ -176,6 +175,7 @@ class Tenant(TenantLeases):
                     )
                 return emit(name, message, **options)
             case Layer.MEMORY:
+                check_options(name, key=key, **options)  # now, not behind the commit of a transaction
                 memory = self.store.memory
                 return remember(
                     lambda: memory.enqueue(name, message, key=key, tenant=self.id, **options),
@@ -267,14 +267,16 @@ class Tenant(TenantLeases):
         self._write(lambda file: file.resume(queue), create=False, default=None)
 
     def reap(self) -> int:
-        """Take back leases that have expired; return how many. Claims do it too: this is for the figures.
+        """Take back leases that have expired; return how many. Claims find them too, without it.
 
         Their messages are ready again, or dead when their attempts are used up.
         """
         reaped = 0
         now = self.clock.now_ns()
         while True:
-            moved, expired = self._write(lambda file: file.settle_due(now), create=False, default=(0, 0))
+            moved, expired = self._write(
+                lambda file: file.settle_due(now, forget=True), create=False, default=(0, 0)
+            )
             reaped += expired
             if moved < STEP:
                 return reaped
@@ -303,11 +305,6 @@ class Tenant(TenantLeases):
     def outbox(self) -> Outbox:
         """The events that are on their way to the shared layer, for a forwarder."""
         return Outbox(self.id, self.clock, read=self._read, write=self._write)
-
-    def next_due(self) -> float | None:
-        """Return the seconds until a delayed message or an expired lease is claimable; None without one."""
-        due = self._read(TenantFile.next_due, default=None)
-        return None if due is None else max(0.0, (due - self.clock.now_ns()) / NANOSECONDS)
 
     def __repr__(self) -> str:
         return f"Tenant({self.id!r})"

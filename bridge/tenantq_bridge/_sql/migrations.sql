@@ -630,7 +630,10 @@ BEGIN
         v_table := 'seen_' || to_char(v_day, 'YYYYMMDD');
         IF to_regclass(format('{schema}.%I', v_table)) IS NULL THEN
             PERFORM pg_advisory_xact_lock(hashtextextended('{schema}.seen', 0));
-            IF to_regclass(format('{schema}.%I', v_table)) IS NULL THEN
+            -- By a query: to_regclass may go on saying what it said before another session made the table.
+            IF NOT EXISTS (
+                SELECT FROM pg_class WHERE relnamespace = '{schema}'::regnamespace AND relname = v_table
+            ) THEN
                 -- ATTACH takes a weaker lock than CREATE ... PARTITION OF: inserts go on meanwhile.
                 EXECUTE format('CREATE TABLE {schema}.%I (LIKE {schema}.seen INCLUDING ALL)', v_table);
                 EXECUTE format('ALTER TABLE {schema}.seen ATTACH PARTITION {schema}.%I FOR VALUES IN (%L)', v_table, v_day);
