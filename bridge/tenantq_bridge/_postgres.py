@@ -19,7 +19,7 @@ import re
 import select
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, LiteralString, cast
+from typing import Any
 
 import psycopg
 from psycopg import conninfo, sql
