@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tenantq._sqlite import Database, Row
+from tenantq._sqlite import Database, Parameters, Row
 from tenantq.sqlfile import load_statements
 
 __all__ = ["STEP", "TenantFile"]
@@ -41,6 +41,8 @@ class TenantFile:
         self.commits = 0
         self.news = False
         """Whether the transaction made something claimable or emitted an event."""
+        self.is_committed = False
+        """Whether the transaction is durable, even if an interrupt came before `commit` could return."""
         self._execute = database.execute
         self._depths: dict[str, list[int]] = {}
         self._emitted = 0
@@ -53,8 +55,8 @@ class TenantFile:
 
     def begin(self) -> None:
         """Begin a write transaction."""
-        self.database.begin()
         self._reset()
+        self.database.begin()
 
     def commit(self) -> None:
         """Write the depths and commit; durable on return. A failure leaves nothing of the transaction."""
@@ -64,9 +66,16 @@ class TenantFile:
             if self._emitted:
                 self._execute(_OUTBOX["count_events"], (self._last_seq, self._emitted))
             self.database.commit()
-        except BaseException:
+        except Exception:
             self.rollback()
             raise
+        except BaseException:
+            # SQLite waits for the disk in COMMIT, so this is where an interrupt arrives: mostly behind it.
+            self.is_committed = not self.database.in_transaction
+            if not self.is_committed:
+                self.rollback()
+            raise
+        self.is_committed = True
         self.commits += 1
 
     def rollback(self) -> None:
@@ -96,6 +105,13 @@ class TenantFile:
         self._emitted = 0
         self._last_id_is_checked = False
         self.news = False
+        self.is_committed = False
+
+    def execute_guest(self, sql: str, parameters: Parameters) -> list[Row]:
+        """Run SQL of the application, which may have inserted into our tables too."""
+        self._last_id = -1
+        self._last_id_is_checked = False
+        return self.database.execute_guest(sql, parameters)
 
     def _depth(self, queue: str) -> list[int]:
         """Return what the transaction adds: [last_id, ready, scheduled, claimed, dead]."""
@@ -388,6 +404,10 @@ class TenantFile:
         """Return (forwarded seq, its event id, last seq, pending)."""
         return self._execute(_OUTBOX["outbox_position"])[0]
 
+    def count_pending(self) -> int:
+        """Count the events behind the last forwarded one, one by one."""
+        return int(self._execute(_OUTBOX["count_pending"])[0][0])
+
     def read_events(self, after: int, limit: int) -> list[Row]:
         """Return events behind a place in the outbox, in their order."""
         return self._execute(_OUTBOX["read_events"], (after, limit))
@@ -403,7 +423,7 @@ class TenantFile:
 
     def prune_events(self, before: int) -> int:
         """Delete up to STEP forwarded events emitted before a time, never the last forwarded one."""
-        self._execute(_OUTBOX["prune_events"], (before, STEP))
+        self._execute(_OUTBOX["prune_events"], (STEP, before))
         return self.database.changed
 
     # Stats
@@ -422,7 +442,7 @@ class TenantFile:
         return oldest
 
     def recount(self) -> list[Row]:
-        """Count the rows of every queue one by one: (queue, ready, scheduled, claimed)."""
+        """Count the rows of every queue one by one: (queue, ready, scheduled, claimed, dead)."""
         return self._execute(_STATS["recount_depths"])
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from tenantq import _schema
 from tenantq._file import STEP, TenantFile
 from tenantq._leases import TenantLeases
-from tenantq._operations import emit_operation, enqueue_operation
+from tenantq._operations import check_options, emit_operation, enqueue_operation
 from tenantq.arguments import DEFAULT_MAX_ATTEMPTS, check_limit
 from tenantq.backup import backup_file
 from tenantq.clock import NANOSECONDS
@@ -176,6 +176,7 @@ class Tenant(TenantLeases):
                     )
                 return emit(name, message, **options)
             case Layer.MEMORY:
+                check_options(name, key=key, **options)  # now, not behind the commit of a transaction
                 memory = self.store.memory
                 return remember(
                     lambda: memory.enqueue(name, message, key=key, tenant=self.id, **options),

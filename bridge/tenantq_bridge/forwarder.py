@@ -261,7 +261,6 @@ class Forwarder(Service):
             middle = len(parcels) // 2
             return self._ship(parcels[:middle]) + self._ship(parcels[middle:])
         self._failpoint("committed")
-        count = 0
         for queue in shipment.queues:
             self.queue.ring(queue)
         for parcel in parcels:
@@ -269,14 +268,13 @@ class Forwarder(Service):
             if tenant not in shipment.moved:
                 self._queue_up([tenant])
                 continue
-            count += len(parcel.events)
             with self._sparing_others(tenant):
                 self._mark(parcel)
             if parcel.has_more:
                 self._queue_up([tenant])
-        self.forwarded += count
+        self.forwarded += shipment.forwarded
         self._failpoint("marked")
-        return count
+        return shipment.forwarded
 
     def _mark(self, parcel: Parcel) -> None:
         """Tell a tenant's file how far it has come; never back, since what it knows to be forwarded was."""

@@ -36,6 +36,8 @@ class Shipment(msgspec.Struct, frozen=True, kw_only=True):
     """The tenants whose events are in Postgres now. The others' states were not where they were believed to
     be: nothing of theirs was inserted.
     """
+    forwarded: int
+    """The events that Postgres had not got before."""
     queues: list[str]
     """The queues that may have got something."""
 
@@ -65,9 +67,9 @@ def ship(
     with database.transaction() as session:
         session.run(statements["create_staging"])
         session.copy(statements["copy_staging"], _TYPES, _rows(parcels))
-        moved, queues = session.run(statements["forward_events"], params)[0]
+        moved, forwarded, queues = session.run(statements["forward_events"], params)[0]
         before_commit()
-    return Shipment(moved=frozenset(moved), queues=queues)
+    return Shipment(moved=frozenset(moved), forwarded=forwarded, queues=queues)
 
 
 def _rows(parcels: Sequence[Parcel]) -> Iterator[tuple[Any, ...]]:

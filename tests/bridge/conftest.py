@@ -33,7 +33,8 @@ def expire(sql: Sql) -> Callable[[], None]:
 
     def run() -> None:
         sql(
-            b"UPDATE tenantq.ready SET leased_until = clock_timestamp() - interval '1 s' WHERE leased_until > '-infinity'"
+            b"UPDATE tenantq.ready SET leased_until = clock_timestamp() - interval '1 s' "
+            b"WHERE leased_until IS NOT NULL"
         )
         sql(b"UPDATE tenantq.delayed SET visible_at = clock_timestamp() - interval '1 s'")
 

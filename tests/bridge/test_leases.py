@@ -224,11 +224,14 @@ def test_a_waiting_claim_is_woken_by_an_enqueue_of_another_process(
 
 
 def test_a_waiting_claim_without_notifications_polls(migrated_dsn: str) -> None:
-    with PostgresQueue(migrated_dsn, listen=False) as queue, PostgresQueue(migrated_dsn) as other:
-        with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(queue.claim, "q", wait=30.0)
-            other.enqueue("q", "now")
-            assert [message.payload for message in waiting.result(20)] == ["now"]
+    with (
+        PostgresQueue(migrated_dsn, listen=False) as queue,
+        PostgresQueue(migrated_dsn) as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        waiting = pool.submit(queue.claim, "q", wait=30.0)
+        other.enqueue("q", "now")
+        assert [message.payload for message in waiting.result(20)] == ["now"]
 
 
 def test_a_waiting_claim_gives_up_in_time(postgres_queue: PostgresQueue) -> None:

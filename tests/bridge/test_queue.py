@@ -155,7 +155,7 @@ def test_ids_beyond_32_bits_work_everywhere(postgres_queue: PostgresQueue, sql: 
 
 
 def test_redrive_gives_dead_letters_another_life(postgres_queue: PostgresQueue) -> None:
-    ids = postgres_queue.enqueue_many("q", [1, 2, 3]) + [postgres_queue.enqueue("other", 4)]
+    ids = [*postgres_queue.enqueue_many("q", [1, 2, 3]), postgres_queue.enqueue("other", 4)]
     for message in postgres_queue.claim("q", 3) + postgres_queue.claim("other"):
         message.dead_letter(error=f"e{message.payload}")
     dead = postgres_queue.dead_letters()

@@ -28,7 +28,7 @@ def run_told_early(worker: tenantq.Worker, monkeypatch: pytest.MonkeyPatch, tell
     def start_late() -> tenantq.Worker:
         tell()
         start()
-        was_heard.append(worker._stopping.is_set())
+        was_heard.append(not worker._requests.empty())
         worker.request_stop()
         return worker
 

@@ -138,7 +138,7 @@ def test_verify_names_every_file_that_is_damaged_and_goes_on(tq: StoreCommand, t
     found = {Path(line["path"]).name: line for line in lines}
     assert len(found) == 4
     assert found["globex.db"]["ok"]
-    assert "is said to hold (7, 0, 0)" in found["acme.db"]["problems"][0]
+    assert "is said to hold (7, 0, 0, 0)" in found["acme.db"]["problems"][0]
     assert "belongs to tenant 'globex', not 'initech'" in found["initech.db"]["problems"][0]
     assert not found[tq.file_of(LONG).name]["ok"]
     assert "BAD  acme" in tq("verify", "acme", "globex", status=1).stdout

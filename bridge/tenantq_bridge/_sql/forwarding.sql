@@ -87,7 +87,7 @@ COPY pg_temp.tenantq_staging (
 ) FROM STDIN (FORMAT BINARY)
 
 -- name: forward_events
-SELECT f.moved, f.queues
+SELECT f.moved, f.forwarded, f.queues
 FROM {schema}.forward_events(
     %(tenants)s::text[], %(file_ids)s::text[], %(epochs)s::integer[], %(prev_seqs)s::bigint[],
     %(prev_event_ids)s::text[], %(last_seqs)s::bigint[], %(last_event_ids)s::text[], %(deduped)s::text[]

@@ -680,6 +680,7 @@ CREATE FUNCTION {schema}.forward_events(
     p_last_event_ids text[],
     p_deduped text[],
     OUT moved text[],
+    OUT forwarded bigint,
     OUT queues text[]
 )
 LANGUAGE plpgsql AS $$
@@ -688,6 +689,17 @@ DECLARE
 BEGIN
     -- In one order, whoever forwards: no deadlock.
     PERFORM FROM {schema}.forwarding AS f WHERE f.tenant = ANY (p_tenants) ORDER BY f.tenant FOR UPDATE;
+
+    IF cardinality(p_deduped) > 0 THEN
+        DELETE FROM pg_temp.tenantq_staging AS s
+        USING (
+            SELECT n.tenant, e.event_id
+            FROM {schema}.seen AS n
+            CROSS JOIN unnest(n.event_ids) AS e (event_id)
+            WHERE n.tenant = ANY (p_deduped)
+        ) AS known
+        WHERE s.tenant = known.tenant AND s.event_id = known.event_id;
+    END IF;
 
     WITH heads AS (
         SELECT h.*
@@ -717,17 +729,7 @@ BEGIN
     IF cardinality(moved) < cardinality(p_tenants) THEN
         DELETE FROM pg_temp.tenantq_staging AS s WHERE s.tenant <> ALL (moved);
     END IF;
-    IF cardinality(p_deduped) > 0 THEN
-        DELETE FROM pg_temp.tenantq_staging AS s
-        USING (
-            SELECT n.tenant, e.event_id
-            FROM {schema}.seen AS n
-            CROSS JOIN unnest(n.event_ids) AS e (event_id)
-            WHERE n.tenant = ANY (p_deduped)
-        ) AS known
-        WHERE s.tenant = known.tenant AND s.event_id = known.event_id;
-    END IF;
-
+    SELECT count(*) INTO forwarded FROM pg_temp.tenantq_staging AS s;
     INSERT INTO {schema}.seen (day, tenant, event_ids)
     SELECT (v_now AT TIME ZONE 'UTC')::date, s.tenant, array_agg(s.event_id ORDER BY s.seq)
     FROM pg_temp.tenantq_staging AS s
