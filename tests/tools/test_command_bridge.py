@@ -127,7 +127,7 @@ def test_a_tenant_that_is_held_back_is_shown_and_readmitted(
     shared.emit("acme", "a", 1)
     shared.bridge("run", "--once")
     held = b"UPDATE tenantq.forwarding SET quarantined_at = now(), reason = 'the file is older\\n than it was'"
-    postgres_server.execute(held, psycopg.conninfo.conninfo_to_dict(shared.dsn)["dbname"])
+    postgres_server.execute(held, str(psycopg.conninfo.conninfo_to_dict(shared.dsn)["dbname"]))
     shared.emit("acme", "a", 2)
     (tenant,) = shared.bridge("status", status=1)["held_back"]
     assert (tenant["tenant"], tenant["reason"]) == ("acme", "the file is older\\n than it was")
