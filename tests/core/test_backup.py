@@ -143,7 +143,10 @@ def test_a_restored_tenant_is_as_it_was_and_its_claims_are_given_back(
     store.restore("acme", saved)
     stats = acme.stats()
     assert (stats.ready, stats.scheduled, stats.claimed, stats.dead, stats.outbox) == (2, 1, 0, 1, 1)
-    assert [(message.payload, message.attempts) for message in acme.claim("mail", 9)] == [("held", 1), ("ready", 1)]
+    assert [(message.payload, message.attempts) for message in acme.claim("mail", 9)] == [
+        ("held", 1),
+        ("ready", 1),
+    ]
     assert tenantq.verify(saved).claimed == 1
 
 
