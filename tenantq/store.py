@@ -94,11 +94,7 @@ class Store:
         self.root = root
         self.config = config
         self.clock = clock
-        # Held for moments only: what may wait for a tenant's file waits behind that tenant's gate.
-        self._lock = threading.Lock()
-        self._gates: weakref.WeakValueDictionary[str, threading.Lock] = weakref.WeakValueDictionary()
         self._handles: dict[str, Handle] = {}
-        self._opening = 0
         self._open_limit = config.open_limit()
         self._watches: tuple[Watch, ...] = ()
         self._doorbell = Doorbell(root)
@@ -106,6 +102,7 @@ class Store:
         self._unlisten: Callable[[], None] | None = None
         self._memory: MemoryQueue | None = None
         self._is_closed = False
+        self._make_locks()
         _stores.add(self)
 
     def tenant(self, tenant_id: str, *, create: bool = True) -> Tenant:
@@ -242,6 +239,16 @@ class Store:
     def __repr__(self) -> str:
         return f"Store({str(self.root)!r})"
 
+    def _make_locks(self) -> None:
+        # Held for moments only: what may wait for a tenant's file waits behind that tenant's gate.
+        self._lock = threading.Lock()
+        self._gates: weakref.WeakValueDictionary[str, threading.Lock] = weakref.WeakValueDictionary()
+        self._opening = 0
+        # Before the gates there is a door, shut while the process forks: nobody is inside then.
+        self._door = threading.Condition(self._lock)
+        self._inside = 0
+        self._is_forking = False
+
     # For the other modules of this package
 
     def handle(self, tenant_id: str, path: Path, *, create: bool) -> Handle | None:
@@ -307,16 +314,24 @@ class Store:
     def _gate(self, tenant_id: str) -> Iterator[None]:
         # Between threads: one opens, closes, makes, deletes or replaces a tenant's file at a time, and
         # nobody waits here for another tenant's.
+        with self._door:
+            self._door.wait_for(lambda: not self._is_forking)
+            self._inside += 1
         gate = self._gate_of(tenant_id)
-        if not gate.acquire(timeout=self.config.busy_timeout):
-            raise TenantBusy(
-                f"tenant {tenant_id!r} was being opened or replaced for {self.config.busy_timeout:g} s",
-                tenant=tenant_id,
-            )
         try:
-            yield
+            if not gate.acquire(timeout=self.config.busy_timeout):
+                raise TenantBusy(
+                    f"tenant {tenant_id!r} was being opened or replaced for {self.config.busy_timeout:g} s",
+                    tenant=tenant_id,
+                )
+            try:
+                yield
+            finally:
+                gate.release()
         finally:
-            gate.release()
+            with self._door:
+                self._inside -= 1
+                self._door.notify_all()
 
     def _gate_of(self, tenant_id: str) -> threading.Lock:
         with self._lock:
@@ -336,6 +351,8 @@ class Store:
         except OSError as exc:
             raise TenantFileError(f"{shard}: {exc}", path=str(shard)) from exc
         finally:
+            # A fork shares the descriptor, and with it the lock: closing ours would not end it.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
     def _open(self, tenant_id: str, path: Path) -> Handle:
@@ -417,32 +434,32 @@ class Store:
         # A child cannot use a file that the parent has open (see Database.disown), so none stays open; this
         # process opens them again as it needs them. What is in a transaction stays, and is not the child's.
         deadline = time.monotonic() + self.config.busy_timeout
-        self._lock.acquire()
-        while self._opening and time.monotonic() < deadline:
-            self._lock.release()
-            time.sleep(0.001)
-            self._lock.acquire()
-        for tenant_id, handle in list(self._handles.items()):
+        with self._door:
+            self._is_forking = True
+            self._door.wait_for(lambda: not self._inside, self.config.busy_timeout)
+            handles = list(self._handles.items())
+        for tenant_id, handle in handles:
             while not handle.close(wait=False) and not handle.is_mine and time.monotonic() < deadline:
                 time.sleep(0.0001)
             if handle.is_closed:
-                del self._handles[tenant_id]
+                self._forget(tenant_id, handle)
+        self._lock.acquire()
 
     def _after_fork_in_parent(self) -> None:
+        self._is_forking = False
+        self._door.notify_all()
         self._lock.release()
 
     def _after_fork_in_child(self) -> None:
         for handle in self._handles.values():
             handle.disown()
         self._handles = {}
-        self._lock = threading.Lock()
-        self._gates = weakref.WeakValueDictionary()
-        self._opening = 0
         self._watches = ()
         self._doorbell.after_fork()
         self._waiting = {}
         self._unlisten = None
         self._memory = None
+        self._make_locks()
 
 
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
