@@ -106,6 +106,7 @@ class Forwarder(Service):
         self._states = ForwardingStates(queue.database, queue.schema)
         self._sql = queue.database.statements("forwarding.sql")
         self._watch: Watch | None = None
+        self._is_running = False
         self._line: deque[str] = deque()
         self._in_line: set[str] = set()
         self._retries: dict[str, tuple[float, float]] = {}
@@ -124,6 +125,9 @@ class Forwarder(Service):
         file fails is left for later and does not hold up the others: see `tenant_failures`.
         """
         self._notice(0)
+        if not self._line and not self._is_running:
+            # Called by hand: a ring may be a moment late, and 0 is to mean that nothing waits.
+            self._queue_up(tenant for tenant in self.store.tenants() if tenant not in self._retries)
         try:
             self._keep_in_touch()
             count = 0
@@ -134,6 +138,14 @@ class Forwarder(Service):
             raise
         self._outages = 0
         return count
+
+    def run(self) -> None:
+        """Forward what comes in this thread until `stop` is called from elsewhere; an outage is waited out."""
+        self._is_running = True
+        try:
+            super().run()
+        finally:
+            self._is_running = False
 
     def pause(self) -> None:
         """Wait until a tenant has something; after an outage for longer each time, and not all at once."""
