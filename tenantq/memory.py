@@ -275,11 +275,9 @@ class MemoryQueue:
     def redrive(self, *ids: int, queue: str | None = None) -> int:
         """Let dead messages wait again with all their attempts; return how many do.
 
-        Those with the given ids, or all of a queue. One whose key is taken by now stays dead, and so do
-        those for which there is no room; QueueFull is raised if that leaves none.
+        Those with the given ids, or all of a queue, or all. One whose key is taken by now stays dead, and so
+        do those for which there is no room; QueueFull is raised if that leaves none.
         """
-        if not ids and queue is None:
-            raise InvalidArgument("redrive takes the ids of dead messages, or the queue to take all of")
         queues = self._names(queue)
         with self._lock:
             moved, refused = self._lanes.redrive(ids, queues)

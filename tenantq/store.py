@@ -8,12 +8,13 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from tenantq import _schema, naming
+from tenantq._doorbell import Doorbell, slot_of
 from tenantq._file import TenantFile
 from tenantq._filesystem import refuse_network_filesystem
 from tenantq._handle import Handle
@@ -36,8 +37,8 @@ from tenantq.watch import Watch, list_names, list_shards
 
 __all__ = ["Store", "open"]
 
-SWEEP_INTERVAL = 0.25
-"""Seconds between two looks at the files for what other processes committed."""
+SWEEP_INTERVAL = 1.0
+"""Seconds between two looks at the files for what nobody rang the doorbell for."""
 
 
 def open(  # noqa: A001 - tenantq.open reads as it should
@@ -96,6 +97,9 @@ class Store:
         self._handles: dict[str, Handle] = {}
         self._open_limit = config.open_limit()
         self._watches: tuple[Watch, ...] = ()
+        self._doorbell = Doorbell(root)
+        self._waiting: dict[int, set[threading.Event]] = {}
+        self._unlisten: Callable[[], None] | None = None
         self._memory: MemoryQueue | None = None
         self._is_closed = False
         self._make_locks()
@@ -111,14 +115,17 @@ class Store:
         return tenant
 
     def tenants(self) -> Iterator[str]:
-        """Yield the ids of all tenants that have a file; no readable name's file is opened for it."""
+        """Yield the ids of all tenants that have a file; no readable name's file is opened for it.
+
+        A file that is not where its tenant's file would be is none of a tenant.
+        """
         self._check_open()
         for shard in list_shards(self.root):
             for name in sorted(list_names(shard)):
                 tenant_id = naming.tenant_id_of(name)
                 if tenant_id is None and naming.is_hashed(name):
                     tenant_id = self._read_id(shard / name)
-                if tenant_id is not None:
+                if tenant_id is not None and _schema.path_of(self.root, tenant_id) == shard / name:
                     yield tenant_id
 
     def __contains__(self, tenant_id: object) -> bool:
@@ -167,6 +174,7 @@ class Store:
         self._check_open()
         watch = Watch(
             self.root,
+            self._doorbell,
             sweep_interval=sweep_interval,
             unsubscribe=self._unwatch,
             read_id=self._read_id,
@@ -208,6 +216,7 @@ class Store:
                 failures.append(exc)
             else:
                 self._forget(tenant_id, handle)
+        self._doorbell.close()
         if failures:
             raise failures[0]
 
@@ -260,9 +269,32 @@ class Store:
             return self._open(tenant_id, path)
 
     def ring(self, tenant_id: str) -> None:
-        """Tell the watches that a tenant has something new."""
-        for watch in self._watches:
-            watch.ring(tenant_id)
+        """Tell who listens, in any process, that a tenant has something new."""
+        self._doorbell.ring(slot_of(tenant_id))
+
+    @contextlib.contextmanager
+    def listening(self, tenant_id: str) -> Iterator[threading.Event]:
+        """Yield an event that is set whenever a tenant may have something new."""
+        event, slot = threading.Event(), slot_of(tenant_id)
+        with self._lock:
+            self._check_open()
+            if self._unlisten is None:
+                self._unlisten = self._doorbell.subscribe(self._on_ring)
+            self._waiting.setdefault(slot, set()).add(event)
+        try:
+            yield event
+        finally:
+            with self._lock:
+                waiting = self._waiting.get(slot, set())
+                waiting.discard(event)
+                if not waiting:
+                    self._waiting.pop(slot, None)
+
+    def _on_ring(self, slots: frozenset[int]) -> None:
+        with self._lock:
+            events = [event for slot in slots for event in self._waiting.get(slot, ())]
+        for event in events:
+            event.set()
 
     @contextlib.contextmanager
     def exclusive(self, tenant_id: str) -> Iterator[None]:
@@ -352,7 +384,8 @@ class Store:
         except BaseException:
             database.close()
             raise
-        return Handle(TenantFile(database, meta), path, self.ring)
+        slot = slot_of(tenant_id)
+        return Handle(TenantFile(database, meta), path, lambda: self._doorbell.ring(slot))
 
     def _make_room(self) -> None:
         # Second chance: what was used since the last round stays once more; what is in use stays anyway.
@@ -422,6 +455,9 @@ class Store:
             handle.disown()
         self._handles = {}
         self._watches = ()
+        self._doorbell.after_fork()
+        self._waiting = {}
+        self._unlisten = None
         self._memory = None
         self._make_locks()
 

@@ -74,7 +74,7 @@ class Worker:
         # A signal handler may interrupt the very thread that holds an Event's lock; this queue's put cannot.
         self._requests: SimpleQueue[None] = SimpleQueue()
         self._is_drained = threading.Event()
-        self._draining = False
+        self._is_ending = False
         self._work = threading.Condition()
         self._has_rung = 0
 
@@ -94,12 +94,10 @@ class Worker:
 
     def run(self) -> None:
         """Handle messages until SIGTERM or SIGINT, then drain: finish what runs, give back what waits."""
-        self._requests = SimpleQueue()  # what was asked before is not asked of this run
         previous = self._install_signals()
         try:
             self.start()
             self._requests.get()
-            logger.info("draining")
         finally:
             try:
                 self.stop()
@@ -112,7 +110,7 @@ class Worker:
         if self._threads:
             return self
         self._is_drained.clear()
-        self._draining = False
+        self._is_ending = False
         self._sources = self._make_sources()
         for source in self._sources:
             source.start()
@@ -134,15 +132,17 @@ class Worker:
         threads, self._threads = self._threads, []
         if not threads:
             return
+        self._is_ending = True  # from here on no thread begins anything
+        logger.info("draining")
         for source in self._sources:
             _give_back(source.stop())
-        self._draining = True
         self._ring()
         deadline = time.monotonic() + self.drain_timeout
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         self._is_drained.set()
         self._lease_keeper.join()
+        self._requests = SimpleQueue()  # heeded: what is asked from now on is asked of the next run
         if any(thread.is_alive() for thread in threads):
             logger.warning("handlers still run after %g s of draining", self.drain_timeout)
 
@@ -160,7 +160,7 @@ class Worker:
         return handled
 
     def request_stop(self) -> None:
-        """Let `run` end; returns at once, and may be called from a signal handler."""
+        """Let `run` end, at once if it has not begun; returns at once, and may be called from a signal handler."""
         self._requests.put(None)
 
     @property
@@ -255,7 +255,7 @@ class Worker:
     def _work_off(self) -> None:
         """Take messages from the sources in turns and handle them: one thread's whole life."""
         turn = 0
-        while True:
+        while not self._is_ending:
             rung = self._has_rung
             for offset in range(len(self._sources)):
                 source = self._sources[(turn + offset) % len(self._sources)]
@@ -266,9 +266,6 @@ class Worker:
                     break
             else:
                 with self._work:
-                    if self._draining:
-                        self._work.notify_all()
-                        return
                     if self._has_rung == rung:
                         self._work.wait(self._idle_wait())
 

@@ -91,6 +91,14 @@ def test_redrive_takes_all_of_a_queue(queue: Verbs) -> None:
     assert [message.id for message in queue.dead_letters()] == [other]
 
 
+def test_redrive_without_ids_or_a_queue_takes_all(queue: Verbs) -> None:
+    for name in ("mail", "report"):
+        queue.enqueue(name, 1)
+        queue.claim(name)[0].dead_letter()
+    assert queue.redrive() == 2
+    assert queue.dead_letters() == []
+
+
 def test_redrive_counts_only_what_was_dead(queue: Verbs) -> None:
     waiting = queue.enqueue("mail", 1)
     assert queue.redrive(waiting, 10**9) == 0

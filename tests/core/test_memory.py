@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 
 import pytest
 
+from tenantq._sleepers import Sleeper
 from tenantq.errors import InvalidArgument, InvalidTenantId, LeaseLost, QueueFull
 from tenantq.memory import MemoryQueue
 from tenantq.message import Message
@@ -251,6 +252,26 @@ def test_who_gives_up_waiting_for_much_room_makes_way_for_who_needs_little() -> 
             giving_up.result(timeout=10)
 
 
+def test_who_is_refused_wakes_those_who_need_less() -> None:
+    queue = MemoryQueue(max_depth=2)
+    queue.enqueue("mail", 1)
+    sleeper = Sleeper(until=0, need=1)
+    queue._lanes.producers.join(sleeper)
+    with pytest.raises(QueueFull):
+        queue.enqueue_many("mail", range(2))
+    assert not sleeper._bell.locked()
+
+
+def test_an_expired_lease_goes_before_what_is_ready() -> None:
+    clock = ManualClock()
+    queue = MemoryQueue(clock=clock)
+    queue.enqueue("mail", "expired")
+    queue.claim("mail", lease=1)
+    clock.advance(1)
+    queue.enqueue("mail", "ready")
+    assert payloads(queue.claim("mail", 2)) == ["expired", "ready"]
+
+
 def test_dead_letters_take_no_room_and_the_oldest_make_way() -> None:
     queue = MemoryQueue(max_depth=2)
     for number in range(5):
@@ -273,11 +294,6 @@ def test_dead_letters_without_room_stay_dead() -> None:
         queue.redrive(queue="mail")
     assert queue.stats() == queue.stats("mail")
     assert (queue.stats().ready, queue.stats().dead) == (2, 1)
-
-
-def test_redrive_takes_nothing_by_mistake() -> None:
-    with pytest.raises(InvalidArgument):
-        MemoryQueue().redrive()
 
 
 def test_an_exhausted_message_says_why_it_is_dead() -> None:

@@ -100,6 +100,11 @@ def place(shop: tenantq.Tenant, order: Order) -> None:
         tx.send(OrderPlaced(number=order.number, total_cents=order.total_cents))
 
 
+def worker_name(pid: int) -> str:
+    """Return what the worker of a process is called beside its claims."""
+    return f"demo-{pid}"
+
+
 def make_worker(
     store: tenantq.Store,
     ledger: tenantq.Store,
@@ -110,7 +115,7 @@ def make_worker(
 
     The memory layer is gone with its process: what it was sent and what it handled is written to `journal`.
     """
-    worker = tenantq.Worker(store, bridge=bridge, concurrency=4, lease=LEASE)
+    worker = tenantq.Worker(store, bridge=bridge, concurrency=4, lease=LEASE, name=worker_name(os.getpid()))
     descriptor = os.open(journal, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
     billing = ledger.tenant(BILLING)
 
