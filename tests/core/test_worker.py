@@ -249,6 +249,12 @@ def test_the_shared_layer_is_served_given_a_bridge(store: tenantq.Store) -> None
     class Bridge(tenantq.MemoryQueue):
         subscribed: list[tuple[str, str]] = []  # noqa: RUF012 - one bridge in one test
 
+        def claim(self, queue: str, limit: int = 1, **options: Any) -> list[tenantq.Message[Any]]:
+            messages = super().claim(queue, limit, **options)
+            for message in messages:
+                message.topic = queue
+            return messages
+
         def subscribe(self, queue: str, pattern: str) -> None:  # type: ignore[override]
             self.subscribed.append((queue, pattern))
 
@@ -398,8 +404,6 @@ def test_one_corrupt_tenant_does_not_stop_the_others(
     for tenant_id in ("aaa", "zzz"):
         live.tenant(tenant_id).enqueue("mail", 1)
     live.close()
-    bad = live.tenant_path if hasattr(live, "tenant_path") else None
-    assert bad is None
     with tenantq.open(live.root) as store:
         store.tenant("aaa").path.write_bytes(b"\xff" * 5000)
         done = threading.Semaphore(0)
@@ -496,12 +500,13 @@ def test_a_stopped_worker_may_be_started_again(live: tenantq.Store) -> None:
     done = threading.Semaphore(0)
     worker = tenantq.Worker(live)
     worker.on(Job)(lambda _message: done.release())
+    threads = threading.active_count()
     for _ in range(2):
         with worker:
             assert worker.start() is worker
             acme.send(Job(value=1))
             assert done.acquire(timeout=PATIENCE)
-    assert threading.active_count() == 1
+    assert threading.active_count() == threads
     assert live._watches == ()
 
 
