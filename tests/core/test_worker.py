@@ -506,7 +506,7 @@ def test_a_stopped_worker_may_be_started_again(live: tenantq.Store) -> None:
             assert worker.start() is worker
             acme.send(Job(value=1))
             assert done.acquire(timeout=PATIENCE)
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads + 1  # the doorbell's, of the store
     assert live._watches == ()
 
 
