@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -9,9 +8,9 @@ from tests.contract.layers import LAYERS, Factory, Layer, Verbs
 
 
 @pytest.fixture(params=LAYERS)
-def layer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Layer]:
+def layer(request: pytest.FixtureRequest) -> Iterator[Layer]:
     factory: Factory = request.param
-    with factory(tmp_path) as made:
+    with factory(request) as made:
         needed = request.node.get_closest_marker("needs")
         missing = made.lacks.intersection(needed.args) if needed else ()
         if missing:

@@ -1,7 +1,6 @@
 """What the contract runs on: one factory a layer, each giving the verbs and a way to let time pass.
 
-A layer is added by a context manager and a line in LAYERS. One whose time is real sleeps in `advance`; the
-suite keeps every duration that has to pass at 0.2 seconds or less.
+A layer is added by a context manager and a line in LAYERS.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Protocol
 
+import psycopg
 import pytest
 
 import tenantq
@@ -20,9 +19,20 @@ from tenantq.backoff import Backoff
 from tenantq.memory import MemoryQueue
 from tenantq.message import Message
 from tenantq.testing import ManualClock
+from tenantq_bridge import PostgresQueue
 
 BACKOFF = Backoff(base=0.05, factor=2, cap=0.2, jitter=0)
 """What every layer is made with: 0.1 s after the first attempt, 0.2 s after the others."""
+
+SHIFT_TIMES = """
+WITH step AS (SELECT make_interval(secs => %(seconds)s) AS step),
+delayed AS (
+    UPDATE tenantq.delayed SET visible_at = visible_at - step, enqueued_at = enqueued_at - step FROM step
+)
+UPDATE tenantq.ready
+SET leased_until = leased_until - step, visible_at = visible_at - step, enqueued_at = enqueued_at - step
+FROM step
+"""
 
 
 class Counts(Protocol):
@@ -103,18 +113,34 @@ class Layer:
 
 
 @contextmanager
-def memory(_directory: Path) -> Iterator[Layer]:
+def memory(_request: pytest.FixtureRequest) -> Iterator[Layer]:
     clock = ManualClock()
     yield Layer(queue=MemoryQueue(clock=clock, backoff=BACKOFF), advance=clock.advance, ordered=False)
 
 
 @contextmanager
-def tenant(directory: Path) -> Iterator[Layer]:
+def tenant(request: pytest.FixtureRequest) -> Iterator[Layer]:
     clock = ManualClock()
-    with tenantq.open(directory / "store", clock=clock, backoff=BACKOFF) as store:
+    with tenantq.open(request.getfixturevalue("tmp_path") / "store", clock=clock, backoff=BACKOFF) as store:
         yield Layer(queue=store.tenant("acme"), advance=clock.advance)
 
 
-Factory = Callable[[Path], AbstractContextManager[Layer]]
+@contextmanager
+def postgres(request: pytest.FixtureRequest) -> Iterator[Layer]:
+    dsn = request.getfixturevalue("migrated_dsn")
+    with PostgresQueue(dsn, backoff=BACKOFF) as queue, psycopg.connect(dsn, autocommit=True) as connection:
 
-LAYERS = [pytest.param(memory, id="memory"), pytest.param(tenant, id="tenant")]
+        def advance(seconds: float) -> None:
+            # The database's clock is nobody's to move: all that is compared with it moves the other way.
+            connection.execute(SHIFT_TIMES, {"seconds": seconds})
+
+        yield Layer(queue=queue, advance=advance)
+
+
+Factory = Callable[[pytest.FixtureRequest], AbstractContextManager[Layer]]
+
+LAYERS = [
+    pytest.param(memory, id="memory"),
+    pytest.param(tenant, id="tenant"),
+    pytest.param(postgres, id="postgres", marks=pytest.mark.postgres),
+]
