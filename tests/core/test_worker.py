@@ -603,7 +603,9 @@ def test_signals_in_a_storm_never_hang_the_worker(live: tenantq.Store) -> None:
             assert child.heard().startswith("ended")
             for _again in range(2):
                 child.process.send_signal(signal.SIGTERM)
-            assert child.heard() in ("closed", "interrupted")
+            # Nothing, where the second one came when the worker had ended and given the signal back.
+            assert child.heard() in ("closed", "interrupted", "")
+            child.end()
 
 
 def test_the_log_names_what_it_is_about(
