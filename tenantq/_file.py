@@ -314,7 +314,9 @@ class TenantFile:
 
     def purge(self, queue: str) -> int:
         """Delete up to STEP messages of a queue, waiting or claimed; return how many."""
-        rows = self._execute(_QUEUE["find_queued"], (queue, STEP))
+        rows = self._execute(_QUEUE["find_ready"], (queue, STEP))
+        if len(rows) < STEP:
+            rows += self._execute(_QUEUE["find_waiting"], (queue, STEP - len(rows)))
         for message_id, state in rows:
             self._execute(_QUEUE["delete_message"], (message_id,))
             self._depth(queue)[("", "ready", "scheduled", "claimed").index(state)] -= 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,10 @@ Operation = Callable[[TenantFile], T]
 
 MERGE = 256
 """Operations that one transaction carries at most, so that none waits long for the others' work."""
+
+
+GUARD_INTERVAL = 1.0
+"""Seconds between two looks for somebody else's handle on the file in this process."""
 
 
 class HandleGone(Exception):
@@ -55,6 +60,7 @@ class Handle:
         """Set by every use and cleared by the store's eviction: what was not used lately goes first."""
         self.operations = 0
         self._ring = ring
+        self._next_guard = 0.0
         self._timeout = file.database.busy_timeout
         self._lock = threading.Lock()
         self._owner = 0
@@ -197,6 +203,10 @@ class Handle:
                 tenant=self.file.tenant_id,
                 path=str(self.path),
             )
+        now = time.monotonic()
+        if now >= self._next_guard:
+            self._next_guard = now + GUARD_INTERVAL
+            self.file.database.check_alone()
         if self.file.database.in_transaction:  # an interrupt in a rollback left it open
             self.file.rollback()
 

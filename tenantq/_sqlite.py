@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import apsw
 
+from tenantq import _foreign
 from tenantq.errors import (
     CorruptFile,
     DiskFull,
@@ -39,7 +40,9 @@ BUSY_WAIT_MS = (0.2, 2.2)
 """A random wait between two tries for the lock. SQLite's own ladder starves some of many processes."""
 
 PRAGMAS = {
-    # The documents' set, all of it; the two that cost memory are scaled by the store.
+    # The documents' set, but for mmap_size: with it, a file that somebody truncates (a `cp` onto it) is no error
+    # of one tenant but a SIGBUS, the end of the process for all of them. The cache is scaled by the store.
+    "mmap_size": 0,
     "temp_store": "MEMORY",
     "wal_autocheckpoint": 10000,
     # Not the documents': a -wal that a slow reader let grow is cut back to this by the next checkpoint.
@@ -88,7 +91,6 @@ class Database:
         immutable: bool = False,
         busy_timeout: float = 5.0,
         cache_kib: int = 8192,
-        mmap_bytes: int = 0,
         tenant: str | None = None,
     ) -> None:
         self.path = path
@@ -111,10 +113,15 @@ class Database:
         if create:
             flags |= apsw.SQLITE_OPEN_CREATE
         name = f"file:{quote(str(path.absolute()))}{'?immutable=1' if immutable else ''}"
+        self._read_only = read_only
+        _foreign.opening(self.identity, read_only=read_only)
         try:
             self._connection = apsw.Connection(name, flags=flags | apsw.SQLITE_OPEN_URI)
-        except apsw.Error as exc:
-            raise self._translated(exc) from exc
+        except BaseException as exc:
+            _foreign.closed(self.identity, read_only=read_only)
+            if isinstance(exc, apsw.Error):
+                raise self._translated(exc) from exc
+            raise
         _open_databases.add(self)
         self._execute = self._connection.execute
         # Without it, SQLite prepares a statement anew for each value bound to a column of a partial index:
@@ -123,7 +130,6 @@ class Database:
         self._connection.set_busy_handler(self._wait_for_lock)
         try:
             self.execute(f"PRAGMA cache_size = {-cache_kib}")
-            self.execute(f"PRAGMA mmap_size = {mmap_bytes}")
             self.execute(f"PRAGMA synchronous = {durability.value}")
             for pragma, value in PRAGMAS.items():
                 self.execute(f"PRAGMA {pragma} = {value}")
@@ -200,7 +206,13 @@ class Database:
     def close(self) -> None:
         """Close; the last connection to a file leaves it alone, without -wal and -shm."""
         self._connection.close()
-        _open_databases.discard(self)
+        if self in _open_databases:
+            _open_databases.discard(self)
+            _foreign.closed(self.identity, read_only=self._read_only)
+
+    def check_alone(self) -> None:
+        """Raise ForeignHandle if something else in this process has the file open."""
+        _foreign.check_alone(self.identity, str(self.path), self.tenant)
 
     def abandon_replaced(self) -> None:
         """Close a connection whose file is no longer at its path, and leave what lies there alone.

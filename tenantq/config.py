@@ -21,9 +21,6 @@ MIN_CACHE_KIB = 2_048
 CACHE_BUDGET_KIB = 1_048_576
 """1 GiB: what the page caches of all open tenants may grow to, when they are opened side by side."""
 
-MMAP_BYTES = 4_294_967_296
-"""The documents' mmap_size; only as much as a file has is mapped."""
-
 DESCRIPTORS_PER_TENANT = 3
 """The file, its -wal and its -shm."""
 

@@ -127,12 +127,15 @@ WHERE due_at IS NOT NULL
 ORDER BY due_at, id
 LIMIT :limit;
 
--- name: find_queued
-SELECT
-    id,
-    CASE WHEN claimed_by IS NOT NULL THEN 'claimed' WHEN due_at IS NOT NULL THEN 'scheduled' ELSE 'ready' END
-FROM queue
-WHERE queue = :queue
+-- name: find_ready
+SELECT id, 'ready' FROM queue INDEXED BY queue_ready WHERE queue = :queue AND due_at IS NULL LIMIT :limit;
+
+-- name: find_waiting
+-- Scheduled or claimed, which no index has by queue: only a purge asks, and it reads no message that is ready.
+SELECT id, CASE WHEN claimed_by IS NULL THEN 'scheduled' ELSE 'claimed' END
+FROM queue INDEXED BY queue_due
+WHERE due_at IS NOT NULL
+  AND queue = :queue
 LIMIT :limit;
 
 -- name: delete_message

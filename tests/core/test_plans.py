@@ -17,7 +17,8 @@ FILES = {name: load_statements("tenantq", f"{name}.sql") for name in ("queue", "
 STATEMENTS = {f"{file}.{name}": sql for file, statements in FILES.items() for name, sql in statements.items()}
 
 NOT_HOT = {
-    "queue.find_queued",  # purge: an operator's
+    "queue.find_ready",  # purge: an operator's
+    "queue.find_waiting",
     "queue.give_back_claims",  # restore
     "queue.forget_leases",  # restore
     "queue.count_given_back",  # restore

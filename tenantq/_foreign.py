@@ -1,0 +1,71 @@
+"""Tell whether something else in this process has a tenant's file open.
+
+A second SQLite library (the `sqlite3` module, Django, SQLAlchemy) has a lock table of its own, and POSIX drops
+all of a process's locks on a file when any of its descriptors for it is closed: committed rows are lost
+without an error. A plain `open(file).close()` does that too. Where there is a /proc, descriptors that are not
+ours can be counted.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+
+from tenantq.errors import ForeignHandle
+
+__all__ = ["Identity", "check_alone", "closed", "opening"]
+
+Identity = tuple[int, int] | None
+"""The device and the inode of a file."""
+
+MAX_DESCRIPTORS = 512
+"""A process with more is not searched: it would take longer than the work that it guards."""
+
+_lock = threading.Lock()
+_open: Counter[tuple[Identity, bool]] = Counter()
+_most: dict[tuple[Identity, bool], int] = {}
+
+
+def opening(identity: Identity, *, read_only: bool) -> None:
+    """Say that this process opens a file through us."""
+    with _lock:
+        _open[identity, read_only] += 1
+        _most[identity, read_only] = max(_most.get((identity, read_only), 0), _open[identity, read_only])
+
+
+def closed(identity: Identity, *, read_only: bool) -> None:
+    """Say that it has closed it."""
+    with _lock:
+        _open[identity, read_only] -= 1
+        if not _open[identity, True] and not _open[identity, False]:
+            for is_read_only in (True, False):
+                _open.pop((identity, is_read_only), None)
+                _most.pop((identity, is_read_only), None)
+
+
+def check_alone(identity: Identity, path: str, tenant: str | None) -> None:
+    """Raise ForeignHandle if more descriptors lead to the file than we ever had open at once.
+
+    SQLite keeps the descriptor of a closed connection while another one to the same file is open, and uses
+    it again for one that reads or writes as the first did: there are never more than that.
+    """
+    try:
+        names = os.listdir("/proc/self/fd")  # noqa: PTH208 - names are enough
+    except OSError:
+        return
+    if len(names) > MAX_DESCRIPTORS:
+        return
+    found = 0
+    for name in names:
+        try:
+            status = os.stat(f"/proc/self/fd/{name}")  # noqa: PTH116 - one of many in a loop
+        except OSError:
+            continue
+        found += (status.st_dev, status.st_ino) == identity
+    if found > sum(_most.get((identity, read_only), 0) for read_only in (True, False)):
+        raise ForeignHandle(
+            f"this process has {path} open by other means than tenantq",
+            path=path,
+            tenant=tenant,
+        )
