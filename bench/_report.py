@@ -26,6 +26,9 @@ __all__ = ["Figure", "Result", "Row", "json_line", "machine", "print_result", "s
 Row = dict[str, Any]
 """One line of the table; all rows of a Result have the same keys in the same order."""
 
+WIDTH = 240
+"""Characters of the widest table: a terminal shows the ends of its lines, or wraps them."""
+
 PACKAGES = ("msgspec", "psycopg", "huey", "litequeue", "localqueue", "simplebroker", "persist-queue")
 
 
@@ -76,11 +79,12 @@ def json_line(result: Result) -> str:
 
 def print_result(result: Result) -> None:
     """Print the table, the ratios and the notes."""
-    console = Console(width=max(100, Console().width), soft_wrap=False)
-    table = Table(title=f"{result.name}: {result.question}", title_justify="left")
+    console = Console(width=WIDTH)
+    console.print(f"{result.name}: {result.question}", markup=False, highlight=False)
+    table = Table()
     for column in result.rows[0] if result.rows else ():
         is_number = isinstance(result.rows[0][column], int | float | None)
-        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
+        table.add_column(column, justify="right" if is_number else "left", no_wrap=True)
     for row in result.rows:
         table.add_row(*(shown(value) for value in row.values()))
     console.print(table)
