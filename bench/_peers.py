@@ -6,7 +6,6 @@ import importlib
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 __all__ = ["PEERS", "Peer"]
 
@@ -143,7 +142,7 @@ class SimpleBroker(Peer):
 class PersistQueue(Peer):
     package = "persist-queue"
     durability = "full"
-    note = "SQLiteAckQueue: put, get, ack; it has no setting and syncs; clear_acked_data between the trials, not timed"
+    note = "SQLiteAckQueue: put, get, ack; it always syncs; clear_acked_data between the trials, not timed"
 
     def __init__(self, directory: Path) -> None:
         with warnings.catch_warnings():
@@ -163,9 +162,8 @@ class PersistQueue(Peer):
         self._queue.close()
 
 
-def _noop(text: str) -> Any:
+def _noop(_text: str) -> None:
     """Do nothing."""
-    return None
 
 
 PEERS: dict[str, type[Peer]] = {

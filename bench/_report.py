@@ -63,6 +63,7 @@ class Result(msgspec.Struct, kw_only=True):
         """Add where, with what and when it was measured."""
         self.machine = machine(Path(options.scratch or tempfile.gettempdir()))
         self.versions = versions()
+        self.rows = [{name: _rounded(value) for name, value in row.items()} for row in self.rows]
         self.date = datetime.now(UTC).isoformat(timespec="seconds")
         self.parameters = {
             "seconds": options.window,
@@ -120,6 +121,11 @@ def shown(value: Any) -> str:
                 return f"{value:,.0f}"
             return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
     return str(value)
+
+
+def _rounded(value: Any) -> Any:
+    """Return a measured number with the digits that mean something."""
+    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def machine(scratch: Path) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """How fast is one message a call, beside other queues in SQLite, in an empty queue and behind a backlog?
 
 Enqueue one, take one, end it, again and again; one process. Each peer takes turns with tenantq at the same
-durability: what its documentation offers.
+durability: what its documentation offers. "exchange" is tenantq's call that acks the last message and claims
+the next, which no peer has.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def run(options: Options) -> Result:
             continue
         for backlog in backlogs:
             with options.directory() as directory:
-                ours, theirs = measure(directory, kind, backlog, options)
+                ours, theirs, exchanged = measure(directory, kind, backlog, options)
             target = 10 if backlog else 2
             where = f"behind {backlog:,}" if backlog else "empty"
             ratio = paired(f"tenantq / {name}, {kind.durability.upper()}, {where}", ours, theirs, at_least=target)
@@ -47,6 +48,8 @@ def run(options: Options) -> Result:
                     "peer_cycles_per_s": round(median(theirs), 1),
                     "tenantq_cycles_per_s": round(median(ours), 1),
                     "ratio": ratio.median,
+                    "exchange_cycles_per_s": round(median(exchanged), 1),
+                    "exchange_ratio": paired("", exchanged, theirs).median,
                 },
             )
         result.notes.append(f"{name}: {kind.note}")
@@ -63,8 +66,8 @@ def run(options: Options) -> Result:
     return result
 
 
-def measure(directory: Path, kind: type[Peer], backlog: int, options: Options) -> tuple[list[float], list[float]]:
-    """Return the cycles a second of tenantq and of a peer, in turns."""
+def measure(directory: Path, kind: type[Peer], backlog: int, options: Options) -> list[list[float]]:
+    """Return the cycles a second of tenantq, of a peer, and of tenantq with exchange, in turns."""
     texts = [payload.decode() for payload in Jobs(seed=1).encoded(backlog)]
     place = directory / "peer"
     place.mkdir()
@@ -82,6 +85,20 @@ def measure(directory: Path, kind: type[Peer], backlog: int, options: Options) -
             _ = message.payload
             message.ack()
 
+        held: list[tenantq.Message[object]] = []
+
+        def exchange(text: str) -> None:
+            nonlocal held
+            tenant.enqueue(QUEUE, text)
+            held = tenant.exchange(held, QUEUE)
+            _ = held[0].payload
+
+        def exchange_turn() -> float:
+            rate = cycles(exchange, seconds)
+            tenant.ack(*held)
+            held.clear()
+            return rate
+
         def theirs(text: str) -> None:
             peer.put(text)
             peer.take()
@@ -91,9 +108,9 @@ def measure(directory: Path, kind: type[Peer], backlog: int, options: Options) -
             peer.tidy()
             return rate
 
-        found = in_turns(max(options.iterations, 1), lambda: cycles(ours, seconds), their_turn)
+        found = in_turns(max(options.iterations, 1), lambda: cycles(ours, seconds), their_turn, exchange_turn)
     peer.close()
-    return found[0], found[1]
+    return found
 
 
 def cycles(cycle: Callable[[str], None], seconds: float) -> float:
