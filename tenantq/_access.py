@@ -56,6 +56,10 @@ class TenantAccess:
     def _write(self, operation: Callable[[TenantFile], T], *, create: bool = True, default: Any = None) -> T:
         return self._use(create, lambda handle: handle.write(operation), default)
 
+    def _write_existing(self, operation: Callable[[TenantFile], T], default: Any) -> T:
+        # What acts on a message must not bring a deleted tenant back as an empty file.
+        return self._write(operation, create=False, default=default)
+
     def _read(self, operation: Callable[[TenantFile], T], *, default: Any) -> T:
         return self._use(False, lambda handle: handle.read(operation), default)
 

@@ -76,21 +76,22 @@ class StealingDeques(Generic[T]):
         return bool(self._by_owner)
 
 
+KEPT_LEVELS = 16
+"""Priorities whose deques are kept when they are empty: making them anew costs more than all the rest."""
+
+
 class PriorityDeques(Generic[T]):
     """Work-stealing deques for each priority. A higher priority goes first, even if it has to be stolen."""
 
-    __slots__ = ("_levels", "_lifo", "_priorities", "_size")
+    __slots__ = ("_levels", "_lifo", "_priorities", "_size", "top")
 
     def __init__(self, *, lifo: bool) -> None:
         self._lifo = lifo
         self._levels: dict[int, StealingDeques[T]] = {}
-        self._priorities: list[int] = []
+        self._priorities: list[int] = []  # those with an item, the highest last
         self._size = 0
-
-    @property
-    def top(self) -> int | None:
+        self.top: int | None = None
         """The highest priority of all items; None when there is none."""
-        return self._priorities[-1] if self._priorities else None
 
     def push(self, priority: int, owner: int, item: T) -> None:
         """Add an item as the owner's newest of its priority."""
@@ -110,12 +111,14 @@ class PriorityDeques(Generic[T]):
         self._size -= 1
         if not level:
             self._priorities.pop()
-            del self._levels[priority]
+            self.top = self._priorities[-1] if self._priorities else None
+            if len(self._levels) > KEPT_LEVELS:
+                del self._levels[priority]
         return item
 
     def owns_top(self, owner: int) -> bool:
         """Tell whether the owner's own deque holds something of the highest priority."""
-        return bool(self._priorities) and self._levels[self._priorities[-1]].owns(owner)
+        return self.top is not None and self._levels[self.top].owns(owner)
 
     def in_order(self, owner: int) -> Iterator[T]:
         """Yield the items in the order in which the owner would take them all."""
@@ -127,6 +130,7 @@ class PriorityDeques(Generic[T]):
         self._levels.clear()
         self._priorities.clear()
         self._size = 0
+        self.top = None
 
     def __len__(self) -> int:
         return self._size
@@ -135,5 +139,7 @@ class PriorityDeques(Generic[T]):
         level = self._levels.get(priority)
         if level is None:
             level = self._levels[priority] = StealingDeques(lifo=self._lifo)
+        if not level:
             insort(self._priorities, priority)
+            self.top = self._priorities[-1]
         return level

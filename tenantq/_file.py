@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tenantq._sqlite import Database, Row
+from tenantq._sqlite import Database, Parameters, Row
 from tenantq.sqlfile import load_statements
 
 __all__ = ["STEP", "TenantFile"]
@@ -41,6 +41,8 @@ class TenantFile:
         self.commits = 0
         self.news = False
         """Whether the transaction made something claimable or emitted an event."""
+        self.is_committed = False
+        """Whether the transaction is durable, even if an interrupt came before `commit` could return."""
         self._execute = database.execute
         self._depths: dict[str, list[int]] = {}
         self._emitted = 0
@@ -53,8 +55,8 @@ class TenantFile:
 
     def begin(self) -> None:
         """Begin a write transaction."""
-        self.database.begin()
         self._reset()
+        self.database.begin()
 
     def commit(self) -> None:
         """Write the depths and commit; durable on return. A failure leaves nothing of the transaction."""
@@ -64,9 +66,16 @@ class TenantFile:
             if self._emitted:
                 self._execute(_OUTBOX["count_events"], (self._last_seq, self._emitted))
             self.database.commit()
-        except BaseException:
+        except Exception:
             self.rollback()
             raise
+        except BaseException:
+            # SQLite waits for the disk in COMMIT, so this is where an interrupt arrives: mostly behind it.
+            self.is_committed = not self.database.in_transaction
+            if not self.is_committed:
+                self.rollback()
+            raise
+        self.is_committed = True
         self.commits += 1
 
     def rollback(self) -> None:
@@ -96,6 +105,13 @@ class TenantFile:
         self._emitted = 0
         self._last_id_is_checked = False
         self.news = False
+        self.is_committed = False
+
+    def execute_guest(self, sql: str, parameters: Parameters) -> list[Row]:
+        """Run SQL of the application, which may have inserted into our tables too."""
+        self._last_id = -1
+        self._last_id_is_checked = False
+        return self.database.execute_guest(sql, parameters)
 
     def _depth(self, queue: str) -> list[int]:
         """Return what the transaction adds: [last_id, ready, scheduled, claimed, dead]."""
@@ -183,72 +199,82 @@ class TenantFile:
 
     def ack(self, queue: str, fences: Sequence[Fence]) -> list[int]:
         """Delete the messages whose leases are held; return the ids of the others."""
-        if len(fences) == 1:
-            gone = len(self._execute(ACK_MESSAGE, fences[0]))
-            lost = [] if gone else [fences[0][0]]
-        else:
-            lost = []
-            gone = 0
-            for fence in fences:
-                if self._execute(ACK_MESSAGE, fence):
-                    gone += 1
-                else:
-                    lost.append(fence[0])
-        if gone:
-            self._depth(queue)[3] -= gone
+        lost: list[int] = []
+        depths = self._depth(queue)
+        for fence in fences:
+            deleted = self._execute(ACK_MESSAGE, fence)
+            if deleted:
+                depths[3 if deleted[0][0] else 1] -= 1
+            else:
+                lost.append(fence[0])
         return lost
 
     def retry(self, queue: str, fence: Fence, *, now: int, visible_at: int, error: str | None) -> bool:
         """Let a failed message wait for its next attempt; False if its lease is lost."""
         due_at = visible_at if visible_at > now else None
-        self._execute(_QUEUE["retry_message"], (visible_at, due_at, error, *fence))
-        return self._gave_back(queue, due_at)
+        return self._give_back(queue, fence, due_at, "retry_message", (visible_at, due_at, error))
 
     def release(self, queue: str, fence: Fence) -> bool:
         """Give a message back as it was; False if its lease is lost."""
-        self._execute(_QUEUE["release_message"], fence)
-        return self._gave_back(queue, None)
+        return self._give_back(queue, fence, None, "release_message", ())
 
     def snooze(self, queue: str, fence: Fence, *, visible_at: int) -> bool:
         """Give a message back for later, the attempt not counted; False if its lease is lost."""
-        self._execute(_QUEUE["snooze_message"], (visible_at, *fence))
-        return self._gave_back(queue, visible_at)
+        return self._give_back(queue, fence, visible_at, "snooze_message", (visible_at,))
 
-    def _gave_back(self, queue: str, due_at: int | None) -> bool:
-        if not self.database.changed:
+    def _give_back(
+        self,
+        queue: str,
+        fence: Fence,
+        due_at: int | None,
+        statement: str,
+        values: tuple[object, ...],
+    ) -> bool:
+        found = self._execute(_QUEUE["find_lease"], fence)
+        if not found:
             return False
+        self._execute(_QUEUE[statement], (*values, *fence))
         depths = self._depth(queue)
-        depths[3] -= 1
+        depths[3 if found[0][0] else 1] -= 1
         depths[1 if due_at is None else 2] += 1
         self.news = True
         return True
 
-    def extend(self, fence: Fence, *, lease_expires_at: int) -> bool:
+    def extend(self, queue: str, fence: Fence, *, lease_expires_at: int, worker: str) -> bool:
         """Move the end of a lease; False if it is lost."""
-        self._execute(_QUEUE["extend_lease"], (lease_expires_at, *fence))
-        return self.database.changed == 1
+        found = self._execute(_QUEUE["find_lease"], fence)
+        if not found:
+            return False
+        self._execute(_QUEUE["extend_lease"], (lease_expires_at, worker, *fence))
+        if not found[0][0]:
+            depths = self._depth(queue)
+            depths[1] -= 1
+            depths[3] += 1
+        return True
 
     def dead_letter(self, queue: str, fence: Fence, *, now: int, error: str | None) -> bool:
         """Move a claimed message to the dead letters; False if its lease is lost."""
-        if not self._execute(_QUEUE["holds_lease"], fence):
+        found = self._execute(_QUEUE["find_lease"], fence)
+        if not found:
             return False
-        self._bury(queue, fence[0], now=now, error=error)
+        self._bury(queue, fence[0], 3 if found[0][0] else 1, now=now, error=error)
         return True
 
-    def _bury(self, queue: str, message_id: int, *, now: int, error: str | None) -> None:
+    def _bury(self, queue: str, message_id: int, from_depth: int, *, now: int, error: str | None) -> None:
         self._execute(_DEAD["bury_message"], (now, error, message_id))
         self._execute(_QUEUE["delete_message"], (message_id,))
         depths = self._depth(queue)
-        depths[3] -= 1
+        depths[from_depth] -= 1
         depths[4] += 1
 
     # What time changes
 
-    def settle_due(self, now: int) -> tuple[int, int]:
+    def settle_due(self, now: int, *, forget: bool = False) -> tuple[int, int]:
         """Free up to STEP messages that became due; return how many, and how many leases were among them.
 
         A scheduled message becomes ready. A message whose lease ended becomes ready too, or dead when its
-        attempts are used up: whoever worked it is taken for gone.
+        attempts are used up: whoever worked it is taken for gone. With `forget` a lease that ended is lost;
+        without, only a claim of its message loses it.
         """
         rows = self._execute(_QUEUE["find_due"], (now, STEP))
         expired = 0
@@ -259,13 +285,15 @@ class TenantFile:
                 depths[1] += 1
             elif is_exhausted:
                 expired += 1
-                self._bury(queue, message_id, now=now, error="the lease of the last attempt expired")
+                self._bury(queue, message_id, 3, now=now, error="the lease of the last attempt expired")
                 continue
             else:
                 expired += 1
                 depths = self._depth(queue)
                 depths[3] -= 1
                 depths[1] += 1
+                if forget:
+                    self._execute(_QUEUE["forget_lease"], (message_id,))
             self._execute(_QUEUE["free_message"], (message_id,))
         self.news = self.news or bool(rows)
         return len(rows), expired
@@ -309,6 +337,7 @@ class TenantFile:
         """Give every claimed message back, its attempt not counted; return how many."""
         self._execute(_QUEUE["give_back_claims"])
         count = self.database.changed
+        self._execute(_QUEUE["forget_leases"])
         self._execute(_QUEUE["count_given_back"])
         return count
 
@@ -375,6 +404,10 @@ class TenantFile:
         """Return (forwarded seq, its event id, last seq, pending)."""
         return self._execute(_OUTBOX["outbox_position"])[0]
 
+    def count_pending(self) -> int:
+        """Count the events behind the last forwarded one, one by one."""
+        return int(self._execute(_OUTBOX["count_pending"])[0][0])
+
     def read_events(self, after: int, limit: int) -> list[Row]:
         """Return events behind a place in the outbox, in their order."""
         return self._execute(_OUTBOX["read_events"], (after, limit))
@@ -390,7 +423,7 @@ class TenantFile:
 
     def prune_events(self, before: int) -> int:
         """Delete up to STEP forwarded events emitted before a time, never the last forwarded one."""
-        self._execute(_OUTBOX["prune_events"], (before, STEP))
+        self._execute(_OUTBOX["prune_events"], (STEP, before))
         return self.database.changed
 
     # Stats
@@ -409,7 +442,7 @@ class TenantFile:
         return oldest
 
     def recount(self) -> list[Row]:
-        """Count the rows of every queue one by one: (queue, ready, scheduled, claimed)."""
+        """Count the rows of every queue one by one: (queue, ready, scheduled, claimed, dead)."""
         return self._execute(_STATS["recount_depths"])
 
 

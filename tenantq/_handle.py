@@ -7,7 +7,8 @@ transaction's COMMIT. A thread that finds the file free pays for none of this.
 
 from __future__ import annotations
 
-import os
+import contextlib
+import copy
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from tenantq._file import TenantFile
+from tenantq._sqlite import identity_of
 from tenantq.errors import FileReplaced, TenantBusy, TransactionError
 
 __all__ = ["Handle", "HandleGone"]
@@ -53,7 +55,6 @@ class Handle:
         """Set by every use and cleared by the store's eviction: what was not used lately goes first."""
         self.operations = 0
         self._ring = ring
-        self._identity = identity_of(path)
         self._timeout = file.database.busy_timeout
         self._lock = threading.Lock()
         self._owner = 0
@@ -86,8 +87,8 @@ class Handle:
         try:
             self._check()
             database = self.file.database
-            database.execute("BEGIN")
             try:
+                database.execute("BEGIN")
                 return operation(self.file)
             finally:
                 database.rollback()
@@ -107,12 +108,11 @@ class Handle:
         """Begin a transaction that this thread holds until `end`."""
         self._take_turn()
         try:
-            self._check()
-            self.file.begin()
+            self._begin()
+            self._owner = threading.get_ident()
         except BaseException:
             self._lock.release()
             raise
-        self._owner = threading.get_ident()
 
     def end(self, *, commit: bool) -> None:
         """Commit or undo the transaction of this thread."""
@@ -150,11 +150,17 @@ class Handle:
         self._listeners.discard(listener)
 
     def close(self, *, wait: bool) -> bool:
-        """Close the file; False if it is in use and `wait` is not set."""
-        if self.is_mine:
-            raise TransactionError("a tenant cannot be closed inside of its own transaction")
-        if not self._lock.acquire(blocking=wait):
-            return False
+        """Close the file; False if it is in use and `wait` is not set. Raises TenantBusy, TransactionError."""
+        if not wait:
+            if not self._lock.acquire(blocking=False):
+                return False
+        elif self.is_mine:
+            raise TransactionError(
+                "a tenant cannot be closed inside of its own transaction",
+                tenant=self.file.tenant_id,
+            )
+        elif not self._lock.acquire(timeout=self._timeout):
+            raise self._busy()
         try:
             if self._pending and not wait:
                 return False
@@ -168,13 +174,12 @@ class Handle:
         finally:
             self._lock.release()
 
-    def leak(self) -> None:
+    def disown(self) -> None:
         """Give the file up in a forked child, where it belongs to the parent."""
         self.is_closed = True
         self._lock = threading.Lock()
         self._owner = 0
         self._pending.clear()
-        self.file.database.leak()
 
     # One thread at a time from here on
 
@@ -207,14 +212,23 @@ class Handle:
                 tenant=self.file.tenant_id,
                 path=str(self.path),
             )
+        if self.file.database.in_transaction:  # an interrupt in a rollback left it open
+            self.file.rollback()
+
+    def _begin(self) -> None:
+        self._check()
+        try:
+            self.file.begin()
+        except BaseException:
+            self.file.rollback()  # an interrupt may have come behind the BEGIN
+            raise
 
     def _was_replaced(self) -> bool:
-        return identity_of(self.path) != self._identity
+        return identity_of(self.path) != self.file.database.identity
 
     def _commit_one(self, operation: Operation[T]) -> T:
-        self._check()
+        self._begin()
         file = self.file
-        file.begin()
         try:
             result = operation(file)
         except BaseException:
@@ -229,25 +243,37 @@ class Handle:
         if self.is_mine:
             self._take_turn()  # raises
         self._pending.append(waiting)
-        if not self._lock.acquire(timeout=self._timeout):
-            try:
-                self._pending.remove(waiting)
-            except ValueError:
+        try:
+            if not self._lock.acquire(timeout=self._timeout):
+                if self._withdraw(waiting):
+                    raise self._busy()
                 self._lock.acquire()  # another thread is committing it: its outcome counts
-            else:
-                raise self._busy()
+        except BaseException:  # an interrupt: nobody is to do later what nobody waits for
+            self._withdraw(waiting)
+            raise
         try:
             has_news = self._commit_until_done(waiting)
         finally:
             self._lock.release()
         return _outcome(waiting), has_news
 
+    def _withdraw(self, waiting: _Waiting[Any]) -> bool:
+        try:
+            self._pending.remove(waiting)
+        except ValueError:
+            return False
+        return True
+
     def _commit_until_done(self, waiting: _Waiting[Any]) -> bool:
         """Commit what waits, this operation among it; tell whether that brought something new."""
         has_news = False
         while not waiting.is_done:
-            batch = [self._pending.popleft() for _ in range(min(MERGE, len(self._pending)))]
+            batch: list[_Waiting[Any]] = []
             try:
+                while self._pending and len(batch) < MERGE:
+                    with contextlib.suppress(IndexError):  # another thread withdrew the last one
+                        batch.append(self._pending.popleft())
+                batch = batch or [waiting]  # an interrupt of another thread came between its two steps
                 has_news |= self._commit_merged(batch)
             except BaseException:  # an interrupt of this thread, not a failure of the others' operations
                 self._pending.extendleft(
@@ -260,21 +286,15 @@ class Handle:
         """Commit many operations in one transaction; one that fails is undone alone."""
         file = self.file
         try:
-            self._check()
-            file.begin()
-            try:
-                for waiting in batch:
-                    saved = file.savepoint()
-                    try:
-                        waiting.result = waiting.operation(file)
-                    except Exception as exc:
-                        file.undo_savepoint(saved)
-                        waiting.error = exc
-                    else:
-                        file.release_savepoint()
-            except BaseException:
-                file.rollback()
-                raise
+            self._begin()
+        except Exception as exc:
+            # The file's fault (locked, replaced), not an operation's: the lock is not waited for again.
+            for waiting in batch:
+                waiting.error = copy.copy(exc)
+                waiting.is_done = True
+            return False
+        try:
+            self._run_each(batch)
             file.commit()
         except Exception as exc:
             # Nothing was committed. Each may fare better alone: one may be too large for the disk.
@@ -287,19 +307,33 @@ class Handle:
                 waiting.error = None
                 has_news |= self._commit_merged([waiting])
             return has_news
+        except BaseException:
+            if file.is_committed:
+                for waiting in batch:
+                    waiting.is_done = True
+            raise
         self.operations += len(batch)
         for waiting in batch:
             waiting.is_done = True
         return file.news
 
-
-def identity_of(path: Path) -> tuple[int, int] | None:
-    """Return what tells one file from another under the same name; None where there is none."""
-    try:
-        status = os.stat(path)  # noqa: PTH116 - every write asks, and Path.stat takes twice as long
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+    def _run_each(self, batch: list[_Waiting[Any]]) -> None:
+        file = self.file
+        try:
+            for waiting in batch:
+                saved = file.savepoint()
+                try:
+                    waiting.result = waiting.operation(file)
+                except Exception as exc:
+                    if not file.database.in_transaction:
+                        raise  # SQLite undid the others' too: a full disk
+                    file.undo_savepoint(saved)
+                    waiting.error = exc
+                else:
+                    file.release_savepoint()
+        except BaseException:
+            file.rollback()
+            raise
 
 
 def _outcome(waiting: _Waiting[T]) -> T:

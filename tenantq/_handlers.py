@@ -120,7 +120,7 @@ class Handlers:
         except LeaseLost:
             outcome = "lost"
             logger.warning("the lease was lost while a handler ran", extra=_about(message))
-        except TenantqError:
+        except Exception:
             outcome = "lost"
             logger.exception("a handler's outcome could not be written", extra=_about(message))
         self.tally.add(outcome, layer)

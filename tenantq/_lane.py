@@ -23,6 +23,7 @@ class Entry:
     __slots__ = (
         "attempts",
         "deadline",
+        "due",
         "enqueued_ns",
         "error",
         "headers",
@@ -50,6 +51,7 @@ class Entry:
         headers: dict[str, str] | None,
         enqueued_ns: int,
         visible_ns: int,
+        due: int | None,
     ) -> None:
         self.id = 0
         self.payload = payload
@@ -61,6 +63,8 @@ class Entry:
         self.headers = headers
         self.enqueued_ns = enqueued_ns
         self.visible_ns = visible_ns
+        self.due = due
+        """When it becomes claimable, by the monotonic clock; None: at once."""
         self.owner = 0
         """The thread whose deque it goes to."""
         self.attempts = 0
@@ -123,34 +127,38 @@ class Lane:
         """Return the waiting or claimed message that has this key."""
         return None if key is None else self.keys.get((tenant, key))
 
-    def add(self, entry: Entry, due: int, now: int) -> None:
-        """Let a message wait: until `due`, or for any claim if that is not later than `now`."""
+    def add(self, entry: Entry) -> None:
+        """Let a message wait until it is due."""
         if entry.key is not None:
             self.keys[entry.tenant, entry.key] = entry
-        if due > now:
-            heappush(self.scheduled, (due, entry.id, entry))
-        else:
+        if entry.due is None:
             self.ready.push(entry.priority, entry.owner, entry)
+        else:
+            heappush(self.scheduled, (entry.due, entry.id, entry))
 
-    def advance(self, now: int) -> None:
-        """Make ready what is due, and list as expired the leases that have run out."""
+    def advance(self, now: int) -> bool:
+        """Make ready what is due and list the leases that have run out; tell whether there was any."""
+        found = False
         scheduled = self.scheduled
         while scheduled and scheduled[0][0] <= now:
             entry = heappop(scheduled)[2]
             self.ready.push(entry.priority, entry.owner, entry)
+            found = True
         leases = self._leases
         while leases and leases[0][0] <= now:
             deadline, message_id = heappop(leases)
             if self._is_live(message_id, deadline):
                 held = self.claimed[message_id]
                 heappush(self._expired, (-held.priority, held.visible_ns, message_id, deadline))
+                found = True
+        return found
 
     def top(self) -> int | None:
         """Return the highest priority that a claim would find; None if it would find nothing."""
         if self.paused:
             return None
         ready = self.ready.top
-        expired = self._first_expired()
+        expired = self._first_expired() if self._expired else None
         if expired is None:
             return ready
         return expired.priority if ready is None else max(ready, expired.priority)
@@ -161,7 +169,7 @@ class Lane:
         Of one priority, expired leases go first: they have waited longest. Such a message may be exhausted.
         """
         ready = self.ready.top
-        expired = self._first_expired()
+        expired = self._first_expired() if self._expired else None
         if expired is not None and (ready is None or expired.priority >= ready):
             heappop(self._expired)
             self.end_lease(expired)

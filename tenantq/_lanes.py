@@ -41,7 +41,7 @@ class Lanes:
         """Messages that wait or are claimed."""
         self.producers = Sleepers()
         self.changed = False
-        """Whether something has become claimable, or will be sooner, since this was last set to False."""
+        """Whether something has become claimable, or was scheduled, since this was last set to False."""
         self._lifo = lifo
         self._clock = clock
         self._by_name: dict[str, Lane] = {}
@@ -59,15 +59,14 @@ class Lanes:
             lane = self._by_name[queue] = Lane(queue, lifo=self._lifo)
         return lane
 
-    def up_to_date(self, queues: Iterable[str] | None) -> list[Lane]:
+    def up_to_date(self, queues: Iterable[str] | None, now: int | None = None) -> list[Lane]:
         """Return the lanes of these queues that exist, or of all, with what is due by now made ready."""
-        if queues is None:
-            lanes = list(self._by_name.values())
-        else:
-            lanes = [lane for queue in queues if (lane := self._by_name.get(queue)) is not None]
-        now = self.now()
+        lanes = self._existing(queues)
+        if now is None:
+            now = self.now()
         for lane in lanes:
-            lane.advance(now)
+            if lane.advance(now):
+                self.changed = True
         return lanes
 
     def now(self) -> int:
@@ -85,34 +84,30 @@ class Lanes:
         self.depth += len(entries)
         for entry in entries:
             entry.id = next(self._ids)
-        self.wait(lane, entries)
+            self.wait(lane, entry)
         self.rouse_producers()
         return [entry.id for entry in entries]
 
-    def wait(self, lane: Lane, entries: Iterable[Entry]) -> None:
-        """Let messages wait in this thread's deque, each until its visible_ns."""
-        owner = get_ident()
-        now = self.now()
-        offset = now - self._clock.now_ns()
-        for entry in entries:
-            entry.owner = owner
-            due = offset + entry.visible_ns
-            lane.add(entry, due, now)
-            if due > now:
-                lane.sleepers.rouse_late(due)
-            else:
-                lane.sleepers.rouse(1)
+    def wait(self, lane: Lane, entry: Entry) -> None:
+        """Let a message wait in this thread's deque until it is due."""
+        entry.owner = get_ident()
+        lane.add(entry)
         self.changed = True
+        if entry.due is None:
+            lane.sleepers.rouse(1)
+        else:
+            lane.sleepers.rouse_late(entry.due)
 
     def take(self, queues: Iterable[str], limit: int, lease_ns: int) -> list[Entry]:
         """Claim up to `limit` messages for this thread, and bury the exhausted ones that it meets."""
         owner = get_ident()
-        lanes = self.up_to_date(queues)
-        deadline = self.now() + lease_ns
+        now = self.now()
+        lanes = self.up_to_date(queues, now)
+        deadline = now + lease_ns
         taken: list[Entry] = []
         while len(taken) < limit and (lane := _next_lane(lanes, owner)) is not None:
             entry = lane.take(owner)
-            if entry.exhausted:
+            if entry.attempts >= entry.max_attempts:
                 self._bury_exhausted(lane, entry)
                 continue
             entry.attempts += 1
@@ -158,7 +153,7 @@ class Lanes:
     def redrive(self, ids: Sequence[int], queues: Iterable[str] | None) -> tuple[int, int]:
         """Let dead messages wait again; return how many do, and how many found no room."""
         moved = refused = 0
-        for lane in self.up_to_date(queues):
+        for lane in self._existing(queues):
             for entry in _dead(lane, ids):
                 if lane.with_key(entry.tenant, entry.key) is not None:
                     continue
@@ -169,8 +164,9 @@ class Lanes:
                 entry.attempts = 0
                 entry.error = None
                 entry.visible_ns = self._clock.now_ns()
+                entry.due = None
                 self.depth += 1
-                self.wait(lane, (entry,))
+                self.wait(lane, entry)
                 moved += 1
         return moved, refused
 
@@ -227,17 +223,27 @@ class Lanes:
 
     def dead(self, queues: Iterable[str] | None, limit: int) -> list[Entry]:
         """Return dead messages, those of each queue in the order of their deaths."""
-        lanes = self.up_to_date(queues)
+        lanes = self._existing(queues)
         return list(islice(chain.from_iterable(lane.dead.values() for lane in lanes), limit))
 
     def next_due(self, queues: Iterable[str] | None) -> int | None:
-        """Return when the next scheduled message is due or the next lease runs out; None without any."""
-        due = [lane.next_due() for lane in self.up_to_date(queues)]
+        """Return when the next scheduled message is due or the next lease runs out; None without any.
+
+        What is due by now is made ready after that: the answer is in the past once, not for as long as
+        nobody claims it.
+        """
+        due = [lane.next_due() for lane in self._existing(queues)]
+        self.up_to_date(queues)
         return min((time for time in due if time is not None), default=None)
 
     def rouse_producers(self) -> None:
         """Wake those who wait for room, as far as there is room."""
         self.producers.rouse(self.max_depth - self.depth)
+
+    def _existing(self, queues: Iterable[str] | None) -> list[Lane]:
+        if queues is None:
+            return list(self._by_name.values())
+        return [self._by_name[queue] for queue in queues if queue in self._by_name]
 
     def _bury_exhausted(self, lane: Lane, entry: Entry) -> None:
         entry.error = f"the lease of attempt {entry.attempts} of {entry.max_attempts} ran out"
@@ -249,6 +255,8 @@ class Lanes:
 
 
 def _next_lane(lanes: list[Lane], owner: int) -> Lane | None:
+    if len(lanes) == 1:
+        return None if lanes[0].top() is None else lanes[0]
     best = None
     best_rank = (0, False)
     for lane in lanes:

@@ -22,6 +22,11 @@ from tenantq.router import declared_type
 
 __all__ = ["TenantLeases", "worker_name"]
 
+Claimed = tuple[list[Row], int, int]
+"""Rows, the end of their leases, and the token of their delivery."""
+
+NOTHING: Claimed = ([], 0, 0)
+
 LISTEN_INTERVAL = 0.02
 """Seconds between two looks of a waiting claim for what other processes committed."""
 
@@ -74,16 +79,16 @@ class TenantLeases(TenantAccess):
         acked = list(acks)
         held = fences(acked)
 
-        def operation(file: TenantFile) -> tuple[list[int], list[Row], int, int]:
+        def operation(file: TenantFile) -> tuple[list[int], Claimed]:
             lost = [lost_id for of_queue, some in held.items() for lost_id in file.ack(of_queue, some)]
             now = self.clock.now_ns()
             if lost:
-                return lost, [], 0, 0
+                return lost, NOTHING
             ready, due, paused = file.probe(queue, now)
             if due:
                 file.settle_due(now)
             if paused or not (ready or due):
-                return [], [], 0, 0
+                return [], NOTHING
             token, expires = new_lease_token(), now + nanoseconds(lease)
             rows = file.claim(
                 queue,
@@ -93,11 +98,12 @@ class TenantLeases(TenantAccess):
                 lease_expires_at=expires,
                 lease_token=token,
             )
-            return [], rows, expires, token
+            return [], (rows, expires, token)
 
         if not acked and not self._probe(queue)[0]:
             return []
-        lost, rows, expires, token = self._write(operation)
+        gone = [message.id for message in acked]
+        lost, (rows, expires, token) = self._write_existing(operation, (gone, NOTHING))
         self._settle(acked, lost)
         return self._messages(queue, rows, expires, token)
 
@@ -110,7 +116,7 @@ class TenantLeases(TenantAccess):
         def operation(file: TenantFile) -> list[int]:
             return [lost for queue, some in held.items() for lost in file.ack(queue, some)]
 
-        self._settle(messages, self._write(operation))
+        self._settle(messages, self._write_existing(operation, [message.id for message in messages]))
 
     def nack(self, message: Message[Any], *, delay: float | None = None, error: str | None = None) -> None:
         """Count the attempt as failed: the message waits `delay` seconds (None: the backoff), or is dead
@@ -129,7 +135,7 @@ class TenantLeases(TenantAccess):
             visible_at = now + nanoseconds(seconds)
             return file.retry(message.queue, fence, now=now, visible_at=visible_at, error=text)
 
-        self._settle([message], [] if self._write(operation) else [message.id])
+        self._settle([message], [] if self._write_existing(operation, False) else [message.id])
 
     def dead_letter(self, message: Message[Any], *, error: str | None = None) -> None:
         """Move a message to the dead letters, whatever attempts are left. Raises LeaseLost."""
@@ -139,7 +145,7 @@ class TenantLeases(TenantAccess):
             fence = (message.id, message.lease_token)
             return file.dead_letter(message.queue, fence, now=self.clock.now_ns(), error=text)
 
-        self._settle([message], [] if self._write(operation) else [message.id])
+        self._settle([message], [] if self._write_existing(operation, False) else [message.id])
 
     def release(self, *messages: Message[Any], delay: float = 0) -> None:
         """Give messages back, the attempt not counted; with `delay` they are claimable after so many seconds.
@@ -163,7 +169,7 @@ class TenantLeases(TenantAccess):
                     lost.append(message.id)
             return lost
 
-        self._settle(messages, self._write(operation))
+        self._settle(messages, self._write_existing(operation, [message.id for message in messages]))
 
     def extend(self, message: Message[Any], seconds: float) -> None:
         """Make a lease end `seconds` from now. Raises LeaseLost.
@@ -175,9 +181,10 @@ class TenantLeases(TenantAccess):
         def operation(file: TenantFile) -> int:
             expires = self.clock.now_ns() + nanoseconds(seconds)
             fence = (message.id, message.lease_token)
-            return expires if file.extend(fence, lease_expires_at=expires) else 0
+            held = file.extend(message.queue, fence, lease_expires_at=expires, worker=worker_name())
+            return expires if held else 0
 
-        expires = self._write(operation)
+        expires = self._write_existing(operation, 0)
         if not expires:
             raise LeaseLost(lost=[message.id], tenant=self.id, queue=message.queue)
         message.lease_expires_ns = expires
@@ -194,11 +201,11 @@ class TenantLeases(TenantAccess):
             if not is_claimable:
                 return []
 
-            def operation(file: TenantFile, is_due: bool = is_due) -> tuple[bool, list[Row], int, int]:
+            def operation(file: TenantFile, is_due: bool = is_due) -> Claimed | None:
                 now = self.clock.now_ns()
                 # What is due is ready before anything is claimed; in steps, so that others get their turns.
                 if is_due and file.settle_due(now)[0] == STEP:
-                    return False, [], 0, 0
+                    return None
                 token, expires = new_lease_token(), now + nanoseconds(lease)
                 rows = file.claim(
                     queue,
@@ -208,11 +215,11 @@ class TenantLeases(TenantAccess):
                     lease_expires_at=expires,
                     lease_token=token,
                 )
-                return True, rows, expires, token
+                return rows, expires, token
 
-            is_settled, rows, expires, token = self._write(operation)
-            if is_settled:
-                return self._messages(queue, rows, expires, token)
+            claimed = self._write_existing(operation, NOTHING)
+            if claimed is not None:
+                return self._messages(queue, *claimed)
 
     def _claim_when_rung(
         self,

@@ -18,7 +18,15 @@ from tenantq.message import Message
 from tenantq.naming import check_name
 from tenantq.payload import encode_payload
 
-__all__ = ["clean_text", "emit_operation", "enqueue_operation", "fences", "new_event_id", "new_lease_token"]
+__all__ = [
+    "check_options",
+    "clean_text",
+    "emit_operation",
+    "enqueue_operation",
+    "fences",
+    "new_event_id",
+    "new_lease_token",
+]
 
 MAX_ERROR_CHARACTERS = 4_000
 """What is kept of the error of a failed attempt."""
@@ -37,12 +45,15 @@ def enqueue_operation(
     headers: Mapping[str, str] | None,
 ) -> Callable[[TenantFile], list[int]]:
     """Return the insertion of messages into one queue."""
-    check_name(queue)
-    if key is not None:
-        check_name(key, "key")
-    check_priority(priority)
-    check_max_attempts(max_attempts)
-    visible_ns(0, delay, at)  # wrong arguments are told before anything is locked
+    check_options(
+        queue,
+        delay=delay,
+        at=at,
+        priority=priority,
+        key=key,
+        max_attempts=max_attempts,
+        headers=headers,
+    )
     bodies = [encode_payload(payload) for payload in payloads]
     encoded_headers = encode_headers(headers)
 
@@ -62,6 +73,26 @@ def enqueue_operation(
         )
 
     return operation
+
+
+def check_options(
+    queue: str,
+    *,
+    delay: float,
+    at: datetime | None,
+    priority: int,
+    key: str | None,
+    max_attempts: int,
+    headers: Mapping[str, str] | None,
+) -> None:
+    """Raise InvalidArgument for what an enqueue does not take, before anything is locked or committed."""
+    check_name(queue)
+    if key is not None:
+        check_name(key, "key")
+    check_priority(priority)
+    check_max_attempts(max_attempts)
+    visible_ns(0, delay, at)
+    check_headers(headers)
 
 
 def emit_operation(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tenantq import naming
 from tenantq._sqlite import Database, Durability
-from tenantq.errors import NewerFile, NotATenantFile, TenantqError, WrongTenant
+from tenantq.errors import NewerFile, NotATenantFile, StatementFailed, WrongTenant
 from tenantq.sqlfile import load_statements
 
 __all__ = ["APPLICATION_ID", "SCHEMA_VERSION", "check_file", "create_file", "read_meta"]
@@ -75,7 +75,7 @@ def check_file(database: Database, tenant_id: str | None) -> dict[str, str]:
     try:
         meta = read_meta(database)
         named = meta["tenant_id"]
-    except (TenantqError, KeyError) as exc:
+    except (StatementFailed, KeyError) as exc:
         raise NotATenantFile(f"{path} has no tenantq schema: {exc}", path=path, tenant=tenant_id) from exc
     if tenant_id is not None and named != tenant_id:
         raise WrongTenant(f"{path} belongs to tenant {named!r}, not {tenant_id!r}", path=path, tenant=tenant_id)

@@ -5,6 +5,7 @@ Every source has its own buffer and its own bound, so that a flood in one layer 
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import logging
 import random
@@ -15,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from tenantq.errors import TenantqError
 from tenantq.memory import MemoryQueue
 from tenantq.message import Message
 from tenantq.router import Layer
@@ -169,6 +169,12 @@ class ClaimingSource:
         """Return what is claimed and not taken yet."""
         return list(self._buffer)
 
+    def drop(self, message: Message[Any]) -> None:
+        """Forget a message that nobody took, and that is another claim's by now."""
+        with contextlib.suppress(ValueError):  # a thread took it meanwhile
+            self._buffer.remove(message)
+            self.done()
+
     @abstractmethod
     def _claim(self, room: int) -> int:
         """Claim up to so many messages into the buffer, wait for news where there are none; return how many."""
@@ -194,7 +200,7 @@ class ClaimingSource:
             try:
                 self._claim(room)
                 failures = 0
-            except TenantqError:
+            except Exception:  # whatever it is: a worker that claims no more looks like one without work
                 failures += 1
                 logger.warning("%s: nothing could be claimed", self._name, exc_info=True)
                 pause = min(MAX_PAUSE, 0.25 * 2 ** min(failures, 10)) * random.uniform(0.5, 1)
@@ -287,9 +293,9 @@ class TenantSource(ClaimingSource):
         return claimed
 
     def _claim_of(self, tenant_id: str, share: int) -> int:
+        claimed = 0
         try:
             tenant = self._store.tenant(tenant_id)
-            claimed = 0
             self._queues.append(self._queues.pop(0))  # another queue has the first turn next time
             for queue in self._queues:
                 messages = tenant.claim(queue, share - claimed, lease=self._lease, worker=self._worker)
@@ -304,10 +310,9 @@ class TenantSource(ClaimingSource):
                 due = tenant.next_due()
             if due is not None:
                 self._put_on_schedule(tenant_id, due)
-        except TenantqError:
+        except Exception:
             logger.warning("a tenant could not be served", exc_info=True, extra={"tenant": tenant_id})
             self._put_on_schedule(tenant_id, TENANT_PAUSE)
-            return 0
         return claimed
 
     def _queue_up(self, tenant_id: str) -> None:

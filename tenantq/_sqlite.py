@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import random
 import time
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -25,7 +27,7 @@ from tenantq.errors import (
     UnsupportedSQLite,
 )
 
-__all__ = ["Database", "Durability", "Row", "check_sqlite_version"]
+__all__ = ["Database", "Durability", "Row", "check_sqlite_version", "identity_of"]
 
 Row = tuple[Any, ...]
 Parameters = Sequence[Any] | Mapping[str, Any]
@@ -61,8 +63,17 @@ def check_sqlite_version() -> None:
         raise UnsupportedSQLite(f"SQLite {version} can lose committed rows in WAL mode")
 
 
+def identity_of(path: Path) -> tuple[int, int] | None:
+    """Return what tells one file from another under the same name; None where there is none."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - every write asks, and Path.stat takes twice as long
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 class Database:
-    """A connection that waits its turn, raises our errors, and can be given up without closing it.
+    """A connection that waits its turn and raises our errors.
 
     Not for two threads at once: its owner holds a lock.
     """
@@ -87,6 +98,15 @@ class Database:
         """How often this connection had to wait for another one's lock."""
         self.busy_seconds = 0.0
         self._waiting_since = 0.0
+        self.identity = identity_of(path)
+        """Which file this is. Taken first: one that replaces it from here on is told from it."""
+        if self.identity in _inherited:
+            raise TenantFileError(
+                f"{path} was in use when this process was forked",
+                hint="fork outside of transactions, or open the store in the child",
+                path=str(path),
+                tenant=tenant,
+            )
         flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
         if create:
             flags |= apsw.SQLITE_OPEN_CREATE
@@ -95,6 +115,7 @@ class Database:
             self._connection = apsw.Connection(name, flags=flags | apsw.SQLITE_OPEN_URI)
         except apsw.Error as exc:
             raise self._translated(exc) from exc
+        _open_databases.add(self)
         self._execute = self._connection.execute
         # Without it, SQLite prepares a statement anew for each value bound to a column of a partial index:
         # a claim takes four times as long.
@@ -114,15 +135,23 @@ class Database:
         """Run one statement and return all its rows, so that no open cursor holds a snapshot."""
         try:
             return self._execute(sql, parameters).fetchall()
-        except (apsw.Error, OverflowError, TypeError) as exc:
+        except (apsw.Error, OverflowError, TypeError, ValueError) as exc:
             raise self._translated(exc) from exc
 
     def execute_many(self, sql: str, rows: Iterable[Parameters]) -> None:
         """Run one statement for each row of parameters."""
         try:
             self._connection.executemany(sql, rows).fetchall()
-        except (apsw.Error, OverflowError, TypeError) as exc:
+        except (apsw.Error, OverflowError, TypeError, ValueError) as exc:
             raise self._translated(exc) from exc
+
+    def execute_guest(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+        """Run SQL that is not ours; a COMMIT hidden in it is refused and undoes the transaction instead."""
+        self._connection.set_commit_hook(lambda: True)
+        try:
+            return self.execute(sql, parameters)
+        finally:
+            self._connection.set_commit_hook(None)
 
     def begin(self) -> None:
         """Begin a write transaction: the lock is taken here and waited for, never in the middle."""
@@ -171,6 +200,7 @@ class Database:
     def close(self) -> None:
         """Close; the last connection to a file leaves it alone, without -wal and -shm."""
         self._connection.close()
+        _open_databases.discard(self)
 
     def abandon_replaced(self) -> None:
         """Close a connection whose file is no longer at its path, and leave what lies there alone.
@@ -178,11 +208,16 @@ class Database:
         A plain close would delete the -wal beside the new file by its name.
         """
         self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        self._connection.close()
+        self.close()
 
-    def leak(self) -> None:
-        """Keep a connection that a fork brought along from ever being closed in the child."""
+    def disown(self) -> None:
+        """Never use or close, in a forked child, what is the parent's.
+
+        Nor may the file be opened anew: SQLite's table of the process's locks came along with the fork, the
+        locks did not. It would write without any, and lose what it wrote when the parent closes the file.
+        """
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
+        _inherited.add(self.identity)
 
     def _wait_for_lock(self, tries: int) -> bool:
         now = time.monotonic()
@@ -206,8 +241,20 @@ class Database:
         return TenantFileError(f"{where}: {exc}", path=where, tenant=self.tenant)
 
 
+_open_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+_inherited: set[tuple[int, int] | None] = set()
+"""The files that were open in the parent when it forked this process."""
+
+
+def _disown_in_child() -> None:
+    for database in list(_open_databases):
+        database.disown()
+
+
+os.register_at_fork(after_in_child=_disown_in_child)
+
 _ERRORS: tuple[tuple[tuple[type[Exception], ...], type[TenantqError], str], ...] = (
-    ((OverflowError, TypeError), InvalidArgument, "SQLite cannot keep a value: {exc}"),
+    ((OverflowError, TypeError, ValueError), InvalidArgument, "SQLite cannot keep a value: {exc}"),
     ((apsw.BusyError, apsw.LockedError), TenantBusy, "{path} was locked for {seconds:g} s"),
     ((apsw.FullError,), DiskFull, "no space is left for {path}"),
     ((apsw.NotADBError,), NotATenantFile, "{path} is not a SQLite database"),

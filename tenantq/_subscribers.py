@@ -41,6 +41,3 @@ class Subscribers:
                 callback()
             except Exception:
                 logger.exception("a subscriber failed")
-
-    def __bool__(self) -> bool:
-        return bool(self._callbacks)

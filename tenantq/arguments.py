@@ -36,7 +36,7 @@ MAX_UNIX_NS = 2**63 - 1
 
 def check_seconds(value: float, what: str, *, minimum: float = 0.0) -> float:
     """Return a duration in seconds: a finite number from `minimum` to MAX_SECONDS."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidArgument(f"{what} is a {type(value).__name__}, not a number of seconds")
     if not minimum <= value <= MAX_SECONDS:  # false for NaN too
         raise InvalidArgument(f"{what} {value!r} is not within {minimum:g} and {MAX_SECONDS:g} seconds")
@@ -44,11 +44,8 @@ def check_seconds(value: float, what: str, *, minimum: float = 0.0) -> float:
 
 
 def check_lease(value: float, what: str = "lease") -> float:
-    """Return how long a lease lasts: more than 0 seconds."""
-    seconds = check_seconds(value, what)
-    if nanoseconds(seconds) <= 0:
-        raise InvalidArgument(f"{what} {value!r} is not more than 0 seconds")
-    return seconds
+    """Return how long a lease lasts: at least a nanosecond."""
+    return check_seconds(value, what, minimum=1e-9)
 
 
 def check_limit(limit: int, what: str = "limit") -> int:

@@ -6,6 +6,7 @@ import random
 
 import msgspec
 
+from tenantq.arguments import check_seconds
 from tenantq.errors import InvalidArgument
 
 __all__ = ["Backoff"]
@@ -25,10 +26,10 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     """The share of the delay that is random: 0.5 gives half of it up to all of it."""
 
     def __post_init__(self) -> None:
-        if self.base < 0 or self.factor < 1 or self.cap < 0 or not 0 <= self.jitter <= 1:
-            raise InvalidArgument(
-                "backoff takes base >= 0, factor >= 1, cap >= 0 and jitter from 0 to 1",
-            )
+        check_seconds(self.base, "base")
+        check_seconds(self.cap, "cap")
+        if not (self.factor >= 1 and 0 <= self.jitter <= 1):  # false for NaN too
+            raise InvalidArgument("backoff takes a factor >= 1 and a jitter from 0 to 1")
 
     def delay(self, attempts: int) -> float:
         """Return the seconds to wait after the given number of attempts."""

@@ -6,7 +6,8 @@ import contextlib
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import msgspec
@@ -72,6 +73,7 @@ def verify(path: str | os.PathLike[str], *, quick: bool = False) -> VerifyReport
             database.execute("BEGIN")
             problems += _miscounts(opened)
             depths = opened.depths()
+            problems += _lost_events(opened)
             for index, state in enumerate(("ready", "scheduled", "claimed", "dead"), 1):
                 counts[state] = sum(row[index] for row in depths)
             counts["outbox"] = opened.outbox_position()[3]
@@ -82,19 +84,33 @@ def verify(path: str | os.PathLike[str], *, quick: bool = False) -> VerifyReport
 
 def backup_file(database: Database, target: Path) -> None:
     """Copy all that is committed to `target`: under another name, checked, synced, renamed."""
-    target.parent.mkdir(parents=True, exist_ok=True)
     with _temporary(target) as temporary:
         database.copy_to(temporary)
         _check_sound(temporary, database.tenant)
         _sync(temporary)
+        _schema.remove_sidecars(target)  # those of an older file there would be replayed onto this one
         temporary.replace(target)
         _schema.sync_directory(target.parent)
 
 
-def restore_file(path: Path, source: Path, tenant_id: str, *, replace: bool) -> None:
-    """Put a checked copy of `source` in the place of a tenant's file that this process has closed."""
-    if path.exists() and not replace:
-        raise TenantExists(f"tenant {tenant_id!r} exists", tenant=tenant_id, path=str(path))
+def restore_file(
+    path: Path,
+    source: Path,
+    tenant_id: str,
+    *,
+    replace: bool,
+    exclusive: Callable[[], AbstractContextManager[None]],
+) -> None:
+    """Put a checked copy of `source` in the place of a tenant's file.
+
+    The tenant is in use until the copy is ready; `exclusive` closes it in this process for the swap alone.
+    """
+
+    def refuse_existing() -> None:
+        if path.exists() and not replace:
+            raise TenantExists(f"tenant {tenant_id!r} exists", tenant=tenant_id, path=str(path))
+
+    refuse_existing()
     if not source.is_file():
         raise TenantFileError(f"there is no backup at {source}", tenant=tenant_id, path=str(source))
     if path.exists() and source.samefile(path):
@@ -106,12 +122,13 @@ def restore_file(path: Path, source: Path, tenant_id: str, *, replace: bool) -> 
         _check_sound(temporary, tenant_id)
         _give_back_claims(temporary, tenant_id)
         _sync(temporary)
-        with _no_other_process(path, tenant_id):
+        with exclusive(), _no_other_process(path, tenant_id):
+            refuse_existing()
             # The sidecars first: a -wal beside a file that it does not belong to is replayed onto it. A
             # crash in between leaves the old file as of its last checkpoint, which is being replaced.
             _schema.remove_sidecars(path)
             temporary.replace(path)
-        _schema.sync_directory(path.parent)
+            _schema.sync_directory(path.parent)
 
 
 def open_to_read(path: Path) -> Database:
@@ -137,27 +154,35 @@ def _give_back_claims(path: Path, tenant_id: str) -> None:
 
 
 def _miscounts(file: TenantFile) -> list[str]:
+    nothing = (0, 0, 0, 0)
     counted = {row[0]: row[1:] for row in file.recount()}
-    kept = {row[0]: row[1:4] for row in file.depths()}
+    kept = {row[0]: row[1:] for row in file.depths()}
     return [
-        f"queue {queue!r} is said to hold {kept.get(queue, (0, 0, 0))} "
-        f"(ready, scheduled, claimed) and holds {counted.get(queue, (0, 0, 0))}"
+        f"queue {queue!r} is said to hold {kept.get(queue, nothing)} "
+        f"(ready, scheduled, claimed, dead) and holds {counted.get(queue, nothing)}"
         for queue in sorted(counted.keys() | kept.keys())
-        if kept.get(queue, (0, 0, 0)) != counted.get(queue, (0, 0, 0))
+        if kept.get(queue, nothing) != counted.get(queue, nothing)
     ]
+
+
+def _lost_events(file: TenantFile) -> list[str]:
+    said, counted = file.outbox_position()[3], file.count_pending()
+    return [] if said == counted else [f"the outbox is said to hold {said} events and holds {counted}"]
 
 
 @contextlib.contextmanager
 def _temporary(target: Path) -> Iterator[Path]:
     temporary = target.parent / f"{_schema.TEMPORARY_PREFIX}{secrets.token_hex(8)}"
     try:
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        yield temporary
+        try:
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+            _schema.remove_sidecars(temporary)
     except OSError as exc:
         raise TenantFileError(f"{target}: {exc}", path=str(target)) from exc
-    finally:
-        temporary.unlink(missing_ok=True)
-        _schema.remove_sidecars(temporary)
 
 
 @contextlib.contextmanager

@@ -177,17 +177,20 @@ class MemoryQueue:
             taken = self._lanes.take(queues, limit, lease_ns)
             return [_message(entry, self, expires_ns) for entry in taken]
 
-        if not wait:
+        if wait:
+            messages = wait_for(
+                take,
+                check_seconds(wait, "wait"),
+                lock=self._lock,
+                watch=lambda: [self._lanes.lane(queue).sleepers for queue in queues],
+                now=self._lanes.now,
+                due=lambda: self._lanes.next_due(queues),
+            )
+        else:
             with self._lock:
-                return take()
-        return wait_for(
-            take,
-            check_seconds(wait, "wait"),
-            lock=self._lock,
-            watch=lambda: [self._lanes.lane(queue).sleepers for queue in queues],
-            now=self._lanes.now,
-            due=lambda: self._lanes.next_due(queues),
-        )
+                messages = take()
+        self._announce()
+        return messages
 
     def ack(self, *messages: Message[Any]) -> None:
         """Remove the messages: they are done. Raises LeaseLost."""
@@ -197,15 +200,15 @@ class MemoryQueue:
         """End the attempt as failed: wait `delay` seconds (backoff by default), or die. Raises LeaseLost."""
         if delay is None:
             delay = self._backoff.delay(message.attempts)
-        visible = visible_ns(self._clock.now_ns(), delay)
+        visible, due = self._when(self._clock.now_ns(), delay)
 
         def fail(lane: Lane, entry: Entry) -> None:
             entry.error = error
             if entry.exhausted:
                 self._lanes.bury(lane, entry)
             else:
-                entry.visible_ns = visible
-                self._lanes.wait(lane, (entry,))
+                entry.visible_ns, entry.due = visible, due
+                self._lanes.wait(lane, entry)
 
         self._settle((message,), fail)
 
@@ -220,7 +223,7 @@ class MemoryQueue:
             entry.attempts -= 1
             if delay:
                 entry.visible_ns = visible
-                self._lanes.wait(lane, (entry,))
+                self._lanes.wait(lane, entry)
             else:
                 self._lanes.give_back(lane, entry, get_ident())
 
@@ -249,14 +252,18 @@ class MemoryQueue:
         """Count the messages of one queue, or of all."""
         queues = self._names(queue)
         with self._lock:
-            return self._lanes.stats(queues)
+            stats = self._lanes.stats(queues)
+        self._announce()
+        return stats
 
     def peek(self, queue: str, limit: int = 10) -> list[Message[Any]]:
         """Return what waits, without a lease: as this thread would claim it, then what is scheduled."""
         check_limit(limit)
         self._check_queue(queue)
         with self._lock:
-            return [_message(entry) for entry in self._lanes.waiting(queue, limit)]
+            messages = [_message(entry) for entry in self._lanes.waiting(queue, limit)]
+        self._announce()
+        return messages
 
     def dead_letters(self, queue: str | None = None, limit: int = 100) -> list[Message[Any]]:
         """Return dead messages without a lease, those of each queue in the order of their deaths."""
@@ -268,11 +275,9 @@ class MemoryQueue:
     def redrive(self, *ids: int, queue: str | None = None) -> int:
         """Let dead messages wait again with all their attempts; return how many do.
 
-        Those with the given ids, or all of a queue. One whose key is taken by now stays dead, and so do
-        those for which there is no room; QueueFull is raised if that leaves none.
+        Those with the given ids, or all of a queue, or all. One whose key is taken by now stays dead, and so
+        do those for which there is no room; QueueFull is raised if that leaves none.
         """
-        if not ids and queue is None:
-            raise InvalidArgument("redrive takes the ids of dead messages, or the queue to take all of")
         queues = self._names(queue)
         with self._lock:
             moved, refused = self._lanes.redrive(ids, queues)
@@ -308,22 +313,24 @@ class MemoryQueue:
         return count
 
     def next_due(self, *queues: str) -> float | None:
-        """Return the seconds until the next scheduled message or the end of the next lease; None without any.
+        """Return the seconds until the next scheduled message is due or the next lease runs out.
 
-        Of these queues, or of all. A worker that found nothing to claim sleeps so long, or until its
-        `subscribe` callback is called.
+        Of these queues, or of all; None where there is neither. What is ready does not count. A worker
+        that found nothing to claim sleeps so long, or until its `subscribe` callback is called.
         """
         for queue in queues:
             self._check_queue(queue)
         with self._lock:
             due = self._lanes.next_due(queues or None)
-            return None if due is None else max(0, due - self._lanes.now()) / NANOSECONDS
+            now = self._lanes.now()
+        self._announce()
+        return None if due is None else max(0, due - now) / NANOSECONDS
 
     def subscribe(self, callback: Callable[[], object]) -> Callable[[], None]:
-        """Call back whenever a message becomes claimable, or is scheduled; return what ends that.
+        """Call back whenever a message becomes claimable or is scheduled; return what ends that.
 
         The callback runs in the thread that made the change, after it and outside of locks: let it set an
-        event. That time passes is not announced: see `next_due`.
+        event. That a message's time has come is told by the first call that notices: see `next_due`.
         """
         return self._subscribers.add(callback)
 
@@ -372,7 +379,7 @@ class MemoryQueue:
             check_tenant_id(tenant)
         kept_headers = check_headers(headers)
         now_ns = self._clock.now_ns()
-        visible = visible_ns(now_ns, delay, at)
+        visible, due = self._when(now_ns, delay, at)
         entries = [
             Entry(
                 payload,
@@ -384,11 +391,14 @@ class MemoryQueue:
                 headers=kept_headers,
                 enqueued_ns=now_ns,
                 visible_ns=visible,
+                due=due,
             )
             for payload in payloads
         ]
         if not entries:
             return []
+        if len(entries) > self.max_depth:
+            raise self._full(queue)
 
         def admit() -> list[int]:
             return self._lanes.admit(queue, entries)
@@ -412,6 +422,11 @@ class MemoryQueue:
         self._announce()
         return ids
 
+    def _when(self, now_ns: int, delay: float, at: datetime | None = None) -> tuple[int, int | None]:
+        # Fixed at the call: after this, no jump of the wall clock moves the message.
+        visible = visible_ns(now_ns, delay, at)
+        return visible, self._lanes.now() + visible - now_ns if visible > now_ns else None
+
     def _settle(self, messages: Sequence[Message[Any]], end: Callable[[Lane, Entry], None]) -> None:
         lost = []
         with self._lock:
@@ -429,7 +444,7 @@ class MemoryQueue:
             raise _lease_lost(lost)
 
     def _announce(self) -> None:
-        if self._subscribers and self._lanes.changed:
+        if self._lanes.changed:
             # Cleared before the calls: a change that comes now is told by them, or sets it again.
             self._lanes.changed = False
             self._subscribers.call()

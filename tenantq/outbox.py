@@ -121,7 +121,7 @@ class Outbox:
 
     def mark_forwarded(self, seq: int, event_id: str | None) -> None:
         """Keep that the events up to `seq` are in Postgres; durable on return. May go back, for a rewind."""
-        self._write(lambda file: file.mark_forwarded(seq, event_id))
+        self._write(lambda file: file.mark_forwarded(seq, event_id), create=False)
 
     def prune(self, *, older_than: float) -> int:
         """Remove forwarded events emitted more than `older_than` seconds ago; return how many.

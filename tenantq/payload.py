@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -34,6 +35,7 @@ def encode_payload(value: object) -> str | bytes:
         # msgspec writes NaN and the infinities as null, which would come back as None.
         if b"null" in data and _has_non_finite(msgspec.to_builtins(value)):
             raise PayloadError("a payload holds NaN or an infinity, which JSON cannot hold")
+        text = data.decode()
     except PayloadError:
         raise
     except RecursionError as exc:
@@ -41,7 +43,7 @@ def encode_payload(value: object) -> str | bytes:
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as exc:
         raise PayloadError(f"a payload of type {type(value).__name__} cannot be encoded: {exc}") from exc
     _check_size(len(data))
-    return data.decode()
+    return text
 
 
 def decode_payload(body: str | bytes, payload_type: Any = None) -> Any:
@@ -49,22 +51,21 @@ def decode_payload(body: str | bytes, payload_type: Any = None) -> Any:
 
     Raises UndecodablePayload.
     """
-    if payload_type is None:
-        if isinstance(body, bytes):
-            return body
-        decode = _decode
-    elif payload_type is bytes and isinstance(body, bytes):
+    if isinstance(body, bytes) and payload_type in (None, bytes):
         return body
-    else:
-        decoder = type_decoders.get(payload_type)
-        if decoder is None:
-            decoder = type_decoders[payload_type] = msgspec.json.Decoder(payload_type)
-        decode = decoder.decode
     try:
+        decode = _decode if payload_type is None else _decoder_of(payload_type)
         return decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as exc:
+    except (msgspec.MsgspecError, RecursionError, TypeError, ValueError) as exc:
         name = getattr(payload_type, "__name__", "JSON")
         raise UndecodablePayload(f"a stored payload does not decode as {name}: {exc}") from exc
+
+
+def _decoder_of(payload_type: Any) -> Callable[[str | bytes], Any]:
+    decoder = type_decoders.get(payload_type)
+    if decoder is None:  # raises TypeError for a class that msgspec does not know
+        decoder = type_decoders[payload_type] = msgspec.json.Decoder(payload_type)
+    return decoder.decode
 
 
 def _check_size(size: int) -> None:

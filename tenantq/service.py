@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
@@ -11,6 +12,9 @@ from typing import Self
 from tenantq.errors import TenantqError
 
 __all__ = ["Service"]
+
+SIGNAL_INTERVAL = 0.25
+"""Seconds within which a request made by a signal handler is seen."""
 
 logger = logging.getLogger("tenantq.service")
 
@@ -28,6 +32,7 @@ class Service(ABC):
         """Seconds between two rounds that found nothing to do."""
         self.failures = 0
         self._stopping = threading.Event()
+        self._is_asked_to_stop = False
         self._thread: threading.Thread | None = None
 
     @abstractmethod
@@ -35,8 +40,8 @@ class Service(ABC):
         """Do one round; return how much was done, 0 to wait for the interval."""
 
     def run(self) -> None:
-        """Repeat rounds in this thread until `stop` is called from elsewhere."""
-        while not self._stopping.is_set():
+        """Repeat rounds in this thread until the role is to stop."""
+        while not self.is_stopping:
             try:
                 done = self.run_once()
             except TenantqError:
@@ -47,23 +52,39 @@ class Service(ABC):
                 self.pause()
 
     def pause(self) -> None:
-        """Wait for the interval, or until the role is stopped."""
-        self._stopping.wait(self.interval)
+        """Wait until there may be something to do."""
+        self.wait(self.interval)
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long, or until the role is to stop."""
+        deadline = time.monotonic() + seconds
+        while not self.is_stopping and (left := deadline - time.monotonic()) > 0:
+            self._stopping.wait(min(left, SIGNAL_INTERVAL))
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the role is to stop."""
+        return self._is_asked_to_stop or self._stopping.is_set()
 
     def start(self) -> Self:
         """Start the thread; a second call changes nothing."""
         if self._thread is None:
             self._stopping.clear()
+            self._is_asked_to_stop = False
             self._thread = threading.Thread(target=self.run, name=f"tenantq-{self.name}", daemon=True)
             self._thread.start()
         return self
 
     def stop(self) -> None:
-        """End the role and wait for its round; may be called more than once, and from a signal handler."""
+        """End the role and wait for its round; may be called more than once."""
         self._stopping.set()
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+
+    def request_stop(self) -> None:
+        """Let the role end after its round; returns at once. It takes no lock: a signal handler may call it."""
+        self._is_asked_to_stop = True
 
     def __enter__(self) -> Self:
         return self.start()

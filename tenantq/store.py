@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,13 +19,20 @@ from tenantq._filesystem import refuse_network_filesystem
 from tenantq._handle import Handle
 from tenantq._sqlite import Database, check_sqlite_version
 from tenantq.backoff import Backoff
-from tenantq.backup import restore_file
+from tenantq.backup import open_to_read, restore_file
 from tenantq.clock import Clock, SystemClock
 from tenantq.config import StoreConfig
-from tenantq.errors import StoreClosed, StoreNotFound, TenantFileError, TenantqError, UnknownTenant
+from tenantq.errors import (
+    StoreClosed,
+    StoreNotFound,
+    TenantBusy,
+    TenantFileError,
+    TenantqError,
+    UnknownTenant,
+)
 from tenantq.memory import MemoryQueue
 from tenantq.tenant import Tenant
-from tenantq.watch import Watch, list_shards
+from tenantq.watch import Watch, list_names, list_shards
 
 __all__ = ["Store", "open"]
 
@@ -85,8 +93,11 @@ class Store:
         self.root = root
         self.config = config
         self.clock = clock
+        # Held for moments only: what may wait for a tenant's file waits behind that tenant's gate.
         self._lock = threading.Lock()
+        self._gates: weakref.WeakValueDictionary[str, threading.Lock] = weakref.WeakValueDictionary()
         self._handles: dict[str, Handle] = {}
+        self._opening = 0
         self._open_limit = config.open_limit()
         self._watches: tuple[Watch, ...] = ()
         self._memory: MemoryQueue | None = None
@@ -103,14 +114,17 @@ class Store:
         return tenant
 
     def tenants(self) -> Iterator[str]:
-        """Yield the ids of all tenants that have a file; no readable name's file is opened for it."""
+        """Yield the ids of all tenants that have a file; no readable name's file is opened for it.
+
+        A file that is not where its tenant's file would be is none of a tenant.
+        """
         self._check_open()
         for shard in list_shards(self.root):
-            for name in sorted(os.listdir(shard)):  # noqa: PTH208 - names are enough
+            for name in sorted(list_names(shard)):
                 tenant_id = naming.tenant_id_of(name)
                 if tenant_id is None and naming.is_hashed(name):
                     tenant_id = self._read_id(shard / name)
-                if tenant_id is not None:
+                if tenant_id is not None and _schema.path_of(self.root, tenant_id) == shard / name:
                     yield tenant_id
 
     def __contains__(self, tenant_id: object) -> bool:
@@ -143,14 +157,15 @@ class Store:
         ready again. Raises TenantInUse while another process has the tenant open, TenantExists with
         replace=False, NotATenantFile, NewerFile, CorruptFile, WrongTenant; the tenant is as it was then.
         """
+        self._check_open()
         naming.check_tenant_id(tenant_id)
-        with self.exclusive(tenant_id):
-            restore_file(
-                _schema.path_of(self.root, tenant_id),
-                Path(source),
-                tenant_id,
-                replace=replace,
-            )
+        restore_file(
+            _schema.path_of(self.root, tenant_id),
+            Path(source),
+            tenant_id,
+            replace=replace,
+            exclusive=lambda: self.exclusive(tenant_id),
+        )
         self.ring(tenant_id)
 
     def watch(self, sweep_interval: float = SWEEP_INTERVAL) -> Watch:
@@ -181,14 +196,26 @@ class Store:
         return self._memory
 
     def close(self) -> None:
-        """Close every open tenant: each leaves one file, complete, where no other process has it open."""
+        """Close every open tenant: each leaves one file, complete, where no other process has it open.
+
+        Waits for the calls of other threads. Raises TenantBusy for a transaction that does not end in time,
+        and TransactionError inside of one of this thread; all other tenants are closed then too.
+        """
         with self._lock:
             self._is_closed = True
-            handles, self._handles = list(self._handles.values()), {}
-        for handle in handles:
-            handle.close(wait=True)
+            handles = list(self._handles.items())
         for watch in self._watches:
             watch.close()
+        failures: list[TenantqError] = []
+        for tenant_id, handle in handles:
+            try:
+                handle.close(wait=True)
+            except TenantqError as exc:  # in use: it is closed when `close` is called again
+                failures.append(exc)
+            else:
+                self._forget(tenant_id, handle)
+        if failures:
+            raise failures[0]
 
     @property
     def is_closed(self) -> bool:
@@ -213,9 +240,10 @@ class Store:
 
     def handle(self, tenant_id: str, path: Path, *, create: bool) -> Handle | None:
         """Return the open file of a tenant; None if it has none and is not to be made."""
-        self._check_open()
-        with self._lock:
-            handle = self._handles.get(tenant_id)
+        with self._gate(tenant_id):
+            with self._lock:
+                self._check_open()
+                handle = self._handles.get(tenant_id)
             if handle is not None and not handle.is_closed:
                 return handle
             if not path.exists():
@@ -225,9 +253,7 @@ class Store:
                     if not path.exists():
                         _schema.remove_sidecars(path)
                         _schema.create_file(path, tenant_id)
-            self._evict()
-            handle = self._handles[tenant_id] = self._open(tenant_id, path)
-            return handle
+            return self._open(tenant_id, path)
 
     def ring(self, tenant_id: str) -> None:
         """Tell the watches that a tenant has something new."""
@@ -239,12 +265,33 @@ class Store:
         """Close a tenant in this process and keep it from being opened or made until the block ends."""
         self._check_open()
         path = _schema.path_of(self.root, tenant_id)
-        with self._lock:
-            handle = self._handles.pop(tenant_id, None)
+        with self._gate(tenant_id):
+            with self._lock:
+                handle = self._handles.get(tenant_id)
             if handle is not None:
                 handle.close(wait=True)
+                self._forget(tenant_id, handle)
             with self._shard_lock(path.parent):
                 yield
+
+    @contextlib.contextmanager
+    def _gate(self, tenant_id: str) -> Iterator[None]:
+        # Between threads: one opens, closes, makes, deletes or replaces a tenant's file at a time, and
+        # nobody waits here for another tenant's.
+        gate = self._gate_of(tenant_id)
+        if not gate.acquire(timeout=self.config.busy_timeout):
+            raise TenantBusy(
+                f"tenant {tenant_id!r} was being opened or replaced for {self.config.busy_timeout:g} s",
+                tenant=tenant_id,
+            )
+        try:
+            yield
+        finally:
+            gate.release()
+
+    def _gate_of(self, tenant_id: str) -> threading.Lock:
+        with self._lock:
+            return self._gates.setdefault(tenant_id, threading.Lock())
 
     @contextlib.contextmanager
     def _shard_lock(self, shard: Path) -> Iterator[None]:
@@ -263,6 +310,22 @@ class Store:
             os.close(descriptor)
 
     def _open(self, tenant_id: str, path: Path) -> Handle:
+        with self._lock:
+            self._opening += 1
+        try:
+            self._make_room()
+            handle = self._open_file(tenant_id, path)
+            with self._lock:
+                self._handles[tenant_id] = handle
+            if self._is_closed:  # meanwhile, and `close` may have missed this one
+                self.close()
+                self._check_open()
+            return handle
+        finally:
+            with self._lock:
+                self._opening -= 1
+
+    def _open_file(self, tenant_id: str, path: Path) -> Handle:
         database = Database(
             path,
             durability=self.config.durability,
@@ -277,18 +340,32 @@ class Store:
             raise
         return Handle(TenantFile(database, meta), path, self.ring)
 
-    def _evict(self) -> None:
+    def _make_room(self) -> None:
         # Second chance: what was used since the last round stays once more; what is in use stays anyway.
-        rounds = 0
-        while len(self._handles) >= self._open_limit and rounds < 2:
-            for tenant_id, handle in list(self._handles.items()):
-                if handle.was_used and rounds == 0:
+        for spares_used in (True, False):
+            with self._lock:
+                handles = list(self._handles.items())
+            for tenant_id, handle in handles:
+                if len(self._handles) + self._opening <= self._open_limit:
+                    return
+                if handle.was_used and spares_used:
                     handle.was_used = False
-                elif handle.is_closed or handle.close(wait=False):
-                    del self._handles[tenant_id]
-                    if len(self._handles) < self._open_limit:
-                        return
-            rounds += 1
+                else:
+                    self._evict(tenant_id, handle)
+
+    def _evict(self, tenant_id: str, handle: Handle) -> None:
+        gate = self._gate_of(tenant_id)
+        if gate.acquire(blocking=False):  # else it is being opened or replaced: not ours to close
+            try:
+                if handle.close(wait=False):
+                    self._forget(tenant_id, handle)
+            finally:
+                gate.release()
+
+    def _forget(self, tenant_id: str, handle: Handle) -> None:
+        with self._lock:
+            if self._handles.get(tenant_id) is handle:
+                del self._handles[tenant_id]
 
     def _unwatch(self, watch: Watch) -> None:
         with self._lock:
@@ -297,11 +374,8 @@ class Store:
     def _read_id(self, path: Path) -> str | None:
         """Return the id in a file whose name has only its hash; None where it cannot be read."""
         try:
-            database = Database(path, read_only=True)
-            try:
+            with contextlib.closing(open_to_read(path)) as database:
                 return _schema.check_file(database, None)["tenant_id"]
-            finally:
-                database.close()
         except TenantqError:
             return None
 
@@ -309,22 +383,63 @@ class Store:
         if self._is_closed:
             raise StoreClosed(f"the store {self.root} is closed", path=str(self.root))
 
-    def _after_fork(self) -> None:
-        # SQLite's connections do not survive a fork: neither used nor closed here, they are the parent's.
+    def _before_fork(self) -> None:
+        # A child cannot use a file that the parent has open (see Database.disown), so none stays open; this
+        # process opens them again as it needs them. What is in a transaction stays, and is not the child's.
+        deadline = time.monotonic() + self.config.busy_timeout
+        self._lock.acquire()
+        while self._opening and time.monotonic() < deadline:
+            self._lock.release()
+            time.sleep(0.001)
+            self._lock.acquire()
+        for tenant_id, handle in list(self._handles.items()):
+            while not handle.close(wait=False) and not handle.is_mine and time.monotonic() < deadline:
+                time.sleep(0.0001)
+            if handle.is_closed:
+                del self._handles[tenant_id]
+
+    def _after_fork_in_parent(self) -> None:
+        self._lock.release()
+
+    def _after_fork_in_child(self) -> None:
         for handle in self._handles.values():
-            handle.leak()
+            handle.disown()
         self._handles = {}
         self._lock = threading.Lock()
+        self._gates = weakref.WeakValueDictionary()
+        self._opening = 0
         self._watches = ()
         self._memory = None
 
 
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
+_forking: list[Store] = []
+_fork_lock = threading.Lock()
 
 
-def _forget_stores_in_child() -> None:
-    for store in list(_stores):
-        store._after_fork()
+def _before_fork() -> None:
+    _fork_lock.acquire()
+    _forking[:] = _stores
+    for store in _forking:
+        store._before_fork()
 
 
-os.register_at_fork(after_in_child=_forget_stores_in_child)
+def _after_fork_in_parent() -> None:
+    for store in _forking:
+        store._after_fork_in_parent()
+    _forking.clear()
+    _fork_lock.release()
+
+
+def _after_fork_in_child() -> None:
+    for store in _forking:
+        store._after_fork_in_child()
+    _forking.clear()
+    _fork_lock.release()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)

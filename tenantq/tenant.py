@@ -11,7 +11,7 @@ from typing import Any
 from tenantq import _schema
 from tenantq._file import STEP, TenantFile
 from tenantq._leases import TenantLeases
-from tenantq._operations import emit_operation, enqueue_operation
+from tenantq._operations import check_options, emit_operation, enqueue_operation
 from tenantq.arguments import DEFAULT_MAX_ATTEMPTS, check_limit
 from tenantq.backup import backup_file
 from tenantq.clock import NANOSECONDS
@@ -176,6 +176,7 @@ class Tenant(TenantLeases):
                     )
                 return emit(name, message, **options)
             case Layer.MEMORY:
+                check_options(name, key=key, **options)  # now, not behind the commit of a transaction
                 memory = self.store.memory
                 return remember(
                     lambda: memory.enqueue(name, message, key=key, tenant=self.id, **options),
@@ -267,14 +268,16 @@ class Tenant(TenantLeases):
         self._write(lambda file: file.resume(queue), create=False, default=None)
 
     def reap(self) -> int:
-        """Take back leases that have expired; return how many. Claims do it too: this is for the figures.
+        """Take back leases that have expired; return how many. Claims find them too, without it.
 
         Their messages are ready again, or dead when their attempts are used up.
         """
         reaped = 0
         now = self.clock.now_ns()
         while True:
-            moved, expired = self._write(lambda file: file.settle_due(now), create=False, default=(0, 0))
+            moved, expired = self._write(
+                lambda file: file.settle_due(now, forget=True), create=False, default=(0, 0)
+            )
             reaped += expired
             if moved < STEP:
                 return reaped

@@ -13,7 +13,7 @@ from tenantq._handle import Handle
 from tenantq._operations import emit_operation, enqueue_operation, fences
 from tenantq._sqlite import Parameters, Row
 from tenantq.arguments import DEFAULT_MAX_ATTEMPTS
-from tenantq.errors import LeaseLost, TransactionError
+from tenantq.errors import LeaseLost, QueueFull, TenantqError, TransactionError
 from tenantq.message import Message
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ __all__ = ["Transaction"]
 T = TypeVar("T")
 
 _REFUSED = re.compile(
-    r"\s*(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE|ATTACH|DETACH|VACUUM)\b",
-    re.IGNORECASE,
+    r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)*(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE|ATTACH|DETACH|VACUUM)\b",
+    re.IGNORECASE | re.DOTALL,
 )
 
 
@@ -68,18 +68,22 @@ class Transaction:
         handle.end(commit=True)
         for message in self._settled:
             message.settled = True
-        for action in self._after_commit:
-            action()
+        self._send_to_memory()
 
     def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """Run SQL of the application and return its rows. Raises StatementFailed and file errors."""
         self._check_statement(sql)
-        return self._guarded(lambda file: file.database.execute(sql, parameters))
+        return self._guarded(lambda file: file.execute_guest(sql, parameters))
 
     def execute_many(self, sql: str, rows: Iterable[Parameters]) -> None:
-        """Run one statement of the application for each row of parameters."""
+        """Run one statement of the application for each row of parameters: for all of them, or for none."""
         self._check_statement(sql)
-        self._guarded(lambda file: file.database.execute_many(sql, rows))
+
+        def operation(file: TenantFile) -> None:
+            for parameters in rows:
+                file.execute_guest(sql, parameters)
+
+        self._guarded(operation)
 
     def enqueue(
         self,
@@ -196,9 +200,24 @@ class Transaction:
         self._settled.extend(messages)
 
     def _remember(self, action: Callable[[], object]) -> int:
-        self._open()
+        self._guarded(lambda _file: None)
         self._after_commit.append(action)
         return 0
+
+    def _send_to_memory(self) -> None:
+        failures: list[TenantqError] = []
+        for action in self._after_commit:
+            try:
+                action()
+            except TenantqError as exc:
+                failures.append(exc)
+        if failures:
+            raise QueueFull(
+                f"the transaction is committed, but {len(failures)} of its messages did not get into memory: "
+                f"{failures[0].message}",
+                hint="do not repeat the transaction; send these again, or declare them durable",
+                tenant=self._tenant.id,
+            ) from failures[0]
 
     def _open(self) -> Handle:
         if self._handle is None or not self._handle.is_mine:
@@ -223,7 +242,17 @@ class Transaction:
         if self._is_broken:
             raise TransactionError("the transaction failed already", tenant=self._tenant.id)
         try:
-            return operation(file)
+            saved = file.savepoint()
+            try:
+                result = operation(file)
+            except BaseException:
+                if file.database.in_transaction:
+                    file.undo_savepoint(saved)  # half a call is none, whether or not the caller goes on
+                raise
+            if not file.database.in_transaction:
+                raise TransactionError("a statement ended the transaction", tenant=self._tenant.id)
+            file.release_savepoint()
+            return result
         finally:
             if not file.database.in_transaction:
                 # SQLite undid it (a full disk), or the statement ended it: nothing may follow as if it stood.

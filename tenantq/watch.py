@@ -11,10 +11,17 @@ from types import TracebackType
 from typing import Self
 
 from tenantq import naming
+from tenantq.errors import TenantFileError
 
 __all__ = ["Watch"]
 
 Signature = tuple[int, int, int]
+
+CLOCK_TICK_NS = 20_000_000
+"""A file changed so short before a look at it may change again and keep its time: it is looked at once more."""
+
+SWEEP_SHARE = 0.05
+"""The share of one processor that the sweeps may take, however many tenants there are."""
 
 
 class Watch:
@@ -54,7 +61,8 @@ class Watch:
             now = time.monotonic()
             if now >= self._next_sweep:
                 found = self._sweep()
-                self._next_sweep = time.monotonic() + self._interval
+                end = time.monotonic()
+                self._next_sweep = end + max(self._interval, (end - now) / SWEEP_SHARE)
                 if found:
                     with self._condition:
                         self._rung |= found
@@ -98,6 +106,7 @@ class Watch:
 
     def _sweep(self) -> set[str]:
         changed: set[str] = set()
+        now_ns = time.time_ns()
         for shard in list_shards(self._root):
             before = self._seen.get(shard.name, {})
             now: dict[str, Signature] = {}
@@ -115,7 +124,8 @@ class Watch:
                 except OSError:
                     continue
                 signature = (status.st_ino, status.st_size, status.st_mtime_ns)
-                now[entry.name] = signature
+                if abs(now_ns - status.st_mtime_ns) > CLOCK_TICK_NS:
+                    now[entry.name] = signature
                 if before.get(entry.name) != signature:
                     tenant_id = self._id_of(shard / stem)
                     if tenant_id is not None:
@@ -134,8 +144,14 @@ class Watch:
 
 def list_shards(root: Path) -> list[Path]:
     """Return the shard directories of a store, in order."""
+    return [root / name for name in sorted(list_names(root)) if naming.is_shard(name)]
+
+
+def list_names(directory: Path) -> list[str]:
+    """Return the names in a directory; none where there is none. Raises TenantFileError."""
     try:
-        names = os.listdir(root)  # noqa: PTH208 - names are enough
-    except FileNotFoundError:
+        return os.listdir(directory)  # noqa: PTH208 - names are enough
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    return [root / name for name in sorted(names) if naming.is_shard(name)]
+    except OSError as exc:
+        raise TenantFileError(f"{directory} cannot be listed: {exc}", path=str(directory)) from exc

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from queue import SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
@@ -70,9 +71,10 @@ class Worker:
         self._running: dict[int, tuple[Source, Message[Any]]] = {}
         self._threads: list[threading.Thread] = []
         self._lease_keeper = threading.Thread()
-        self._stopping = threading.Event()
+        # A signal handler may interrupt the very thread that holds an Event's lock; this queue's put cannot.
+        self._requests: SimpleQueue[None] = SimpleQueue()
         self._is_drained = threading.Event()
-        self._draining = False
+        self._is_ending = False
         self._work = threading.Condition()
         self._has_rung = 0
 
@@ -95,20 +97,20 @@ class Worker:
         previous = self._install_signals()
         try:
             self.start()
-            while not self._stopping.wait(IDLE_WAIT):
-                pass
+            self._requests.get()
         finally:
-            self.stop()
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+            try:
+                self.stop()
+            finally:
+                for number, handler in previous.items():
+                    signal.signal(number, handler)
 
     def start(self) -> Self:
         """Start the threads and return; a second call changes nothing."""
         if self._threads:
             return self
-        self._stopping.clear()
         self._is_drained.clear()
-        self._draining = False
+        self._is_ending = False
         self._sources = self._make_sources()
         for source in self._sources:
             source.start()
@@ -126,32 +128,40 @@ class Worker:
 
         A handler that takes longer keeps its lease until it runs out: its message is then another's.
         """
-        self._stopping.set()
+        self.request_stop()
         threads, self._threads = self._threads, []
         if not threads:
             return
+        self._is_ending = True  # from here on no thread begins anything
+        logger.info("draining")
         for source in self._sources:
             _give_back(source.stop())
-        self._draining = True
         self._ring()
         deadline = time.monotonic() + self.drain_timeout
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         self._is_drained.set()
         self._lease_keeper.join()
+        self._requests = SimpleQueue()  # heeded: what is asked from now on is asked of the next run
         if any(thread.is_alive() for thread in threads):
             logger.warning("handlers still run after %g s of draining", self.drain_timeout)
 
     def run_once(self) -> int:
-        """Handle what is claimable now, in this thread, one by one; return how many messages that were."""
+        """Handle what is claimable now, in this thread, one by one; return how many messages that were.
+
+        A tenant whose file fails keeps none of the others from being served; its error is raised at the end.
+        """
         handled = 0
-        while count := self._run_round():
+        failures: dict[str, TenantqError] = {}
+        while count := self._run_round(failures):
             handled += count
+        for failure in failures.values():
+            raise failure
         return handled
 
     def request_stop(self) -> None:
-        """Let `run` end; returns at once."""
-        self._stopping.set()
+        """Let `run` end, at once if it has not begun; returns at once, and may be called from a signal handler."""
+        self._requests.put(None)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -215,16 +225,20 @@ class Worker:
             )
         return queues
 
-    def _run_round(self) -> int:
+    def _run_round(self, failures: dict[str, TenantqError]) -> int:
         queues = self._queues()
         count = 0
-        if queues[Layer.TENANT]:
-            for tenant_id in self.store.tenants():
-                tenant = self.store.tenant(tenant_id)
+        for tenant_id in self.store.tenants() if queues[Layer.TENANT] else ():
+            if tenant_id in failures:
+                continue
+            tenant = self.store.tenant(tenant_id)
+            try:
                 for queue in queues[Layer.TENANT]:
                     for message in tenant.claim(queue, lease=self.lease, worker=self.name):
                         self._handlers.handle(Layer.TENANT, message)
                         count += 1
+            except TenantqError as exc:
+                failures[tenant_id] = exc
         if queues[Layer.MEMORY]:
             for message in self.store.memory.claim_any(queues[Layer.MEMORY], lease=self.lease):
                 self._handlers.handle(Layer.MEMORY, message)
@@ -241,7 +255,7 @@ class Worker:
     def _work_off(self) -> None:
         """Take messages from the sources in turns and handle them: one thread's whole life."""
         turn = 0
-        while True:
+        while not self._is_ending:
             rung = self._has_rung
             for offset in range(len(self._sources)):
                 source = self._sources[(turn + offset) % len(self._sources)]
@@ -252,9 +266,6 @@ class Worker:
                     break
             else:
                 with self._work:
-                    if self._draining:
-                        self._work.notify_all()
-                        return
                     if self._has_rung == rung:
                         self._work.wait(self._idle_wait())
 
@@ -279,32 +290,43 @@ class Worker:
     def _keep_leases(self) -> None:
         """Extend the leases of all that is claimed, until the last handler has ended."""
         while not self._is_drained.wait(self.lease / EXTENSIONS):
-            held = [message for _source, message in list(self._running.values())]
+            held = list(self._running.values())
             for source in self._sources:
                 if isinstance(source, ClaimingSource):
-                    held += source.buffered()
-            for message in held:
-                if not message.settled:
-                    self._extend(message)
+                    held += [(source, message) for message in source.buffered()]
+            failed: set[tuple[Layer, str | None]] = set()  # a locked file is waited for once in a round
+            for source, message in held:
+                where = source.layer, message.tenant
+                if not message.settled and where not in failed and not self._extend(source, message):
+                    failed.add(where)
 
-    def _extend(self, message: Message[Any]) -> None:
+    def _extend(self, source: Source, message: Message[Any]) -> bool:
         about = {"tenant": message.tenant, "queue": message.queue, "message_id": message.id}
         try:
             message.extend(self.lease)
         except LeaseLost:
+            if message.settled:  # meanwhile
+                return True
             logger.warning("a lease was lost before its handler ended", extra=about)
-        except TenantqError:
+            if isinstance(source, ClaimingSource):
+                source.drop(message)
+        except Exception:
             logger.warning("a lease could not be extended yet", exc_info=True, extra=about)
+            return False
+        return True
 
     def _install_signals(self) -> dict[int, Any]:
         if threading.current_thread() is not threading.main_thread():
             return {}
 
-        def on_signal(number: int, _frame: FrameType | None) -> None:
-            if self._stopping.is_set():
+        is_signalled = False
+
+        def on_signal(_number: int, _frame: FrameType | None) -> None:
+            nonlocal is_signalled
+            if is_signalled:
                 raise KeyboardInterrupt  # the second time: do not wait for the handlers
-            logger.info("signal %d: draining", number)
-            self._stopping.set()
+            is_signalled = True
+            self.request_stop()
 
         return {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
 

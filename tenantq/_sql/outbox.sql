@@ -14,6 +14,9 @@ UPDATE tenantq_forwarded SET last_seq = :last_seq, pending = pending + :emitted 
 -- name: outbox_position
 SELECT seq, event_id, last_seq, pending FROM tenantq_forwarded WHERE id = 1;
 
+-- name: count_pending
+SELECT count(*) FROM tenantq_outbox WHERE seq > (SELECT seq FROM tenantq_forwarded WHERE id = 1);
+
 -- name: read_events
 SELECT seq, event_id, topic, payload, headers, priority, max_attempts, visible_at, emitted_at
 FROM tenantq_outbox
@@ -37,12 +40,16 @@ SET seq      = :seq,
 WHERE id = 1;
 
 -- name: prune_events
--- The last forwarded event stays: it is what a forwarder knows this file by.
+-- The last forwarded event stays: it is what a forwarder knows this file by. Only the first events are
+-- looked at, since they are the oldest: not all that are kept, at every round.
 DELETE FROM tenantq_outbox
 WHERE seq IN (
-    SELECT seq FROM tenantq_outbox
-    WHERE seq < (SELECT seq FROM tenantq_forwarded WHERE id = 1)
-      AND emitted_at < :before
-    ORDER BY seq
-    LIMIT :limit
+    SELECT seq
+    FROM (
+        SELECT seq, emitted_at FROM tenantq_outbox
+        WHERE seq < (SELECT seq FROM tenantq_forwarded WHERE id = 1)
+        ORDER BY seq
+        LIMIT :limit
+    )
+    WHERE emitted_at < :before
 );

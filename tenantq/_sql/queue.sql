@@ -45,10 +45,12 @@ RETURNING id, priority, visible_at, attempts, max_attempts, enqueued_at, key, he
 
 -- name: ack_message
 -- The documents' ack, fenced by the token of this delivery: a worker's name is not enough.
-DELETE FROM queue WHERE id = :id AND lease_token = :lease_token RETURNING id;
+DELETE FROM queue WHERE id = :id AND lease_token = :lease_token RETURNING claimed_by IS NOT NULL;
 
--- name: holds_lease
-SELECT id FROM queue WHERE id = :id AND lease_token = :lease_token;
+-- name: find_lease
+-- Whether the delivery with this token still has the message, and whether its time is not over: a message
+-- whose lease has expired is ready, and keeps the token until somebody claims it.
+SELECT claimed_by IS NOT NULL FROM queue WHERE id = :id AND lease_token = :lease_token;
 
 -- name: retry_message
 UPDATE queue
@@ -81,7 +83,10 @@ SET claimed_by  = NULL,
 WHERE id = :id AND lease_token = :lease_token;
 
 -- name: extend_lease
-UPDATE queue SET due_at = :lease_expires_at WHERE id = :id AND lease_token = :lease_token;
+UPDATE queue
+SET due_at     = :lease_expires_at,
+    claimed_by = coalesce(claimed_by, :worker)
+WHERE id = :id AND lease_token = :lease_token;
 
 -- name: find_due
 -- All that time alone has changed: scheduled messages that became claimable, leases that ended.
@@ -92,12 +97,15 @@ ORDER BY due_at
 LIMIT :limit;
 
 -- name: free_message
+-- The token stays: until another claim takes the message, a late ack is better than doing the work twice.
 UPDATE queue
-SET claimed_by  = NULL,
-    claimed_at  = NULL,
-    lease_token = NULL,
-    due_at      = NULL
+SET claimed_by = NULL,
+    claimed_at = NULL,
+    due_at     = NULL
 WHERE id = :id;
+
+-- name: forget_lease
+UPDATE queue SET lease_token = NULL WHERE id = :id;
 
 -- name: next_due
 SELECT min(due_at) FROM queue INDEXED BY queue_due WHERE due_at IS NOT NULL;
@@ -147,6 +155,9 @@ SET claimed_by  = NULL,
     due_at      = NULL,
     attempts    = attempts - 1
 WHERE claimed_by IS NOT NULL;
+
+-- name: forget_leases
+UPDATE queue SET lease_token = NULL WHERE lease_token IS NOT NULL;
 
 -- name: count_given_back
 UPDATE tenantq_depth SET ready = ready + claimed, claimed = 0 WHERE claimed > 0;

@@ -45,10 +45,17 @@ SET last_id   = max(last_id, excluded.last_id),
     dead      = dead + excluded.dead;
 
 -- name: recount_depths
-SELECT
-    queue,
-    count(*) FILTER (WHERE due_at IS NULL),
-    count(*) FILTER (WHERE due_at IS NOT NULL AND claimed_by IS NULL),
-    count(*) FILTER (WHERE claimed_by IS NOT NULL)
-FROM queue
+-- A check of the depths: it reads every row.
+SELECT queue, sum(is_ready), sum(is_scheduled), sum(is_claimed), sum(is_dead)
+FROM (
+    SELECT
+        queue,
+        claimed_by IS NULL AND due_at IS NULL     AS is_ready,
+        claimed_by IS NULL AND due_at IS NOT NULL AS is_scheduled,
+        claimed_by IS NOT NULL                    AS is_claimed,
+        0                                         AS is_dead
+    FROM queue
+    UNION ALL
+    SELECT queue, 0, 0, 0, 1 FROM tenantq_dead
+)
 GROUP BY queue;

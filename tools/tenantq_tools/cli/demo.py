@@ -18,7 +18,7 @@ from tenantq_tools.embedded import embedded_postgres
 
 __all__ = ["demo"]
 
-ORDERS = 4_000
+ORDERS = 3_500
 
 
 @click.command()
@@ -31,7 +31,7 @@ ORDERS = 4_000
 @click.option("--postgres", help="The DSN of a Postgres to use. Default: an embedded one, stopped at the end.")
 @click.option("--orders", type=click.IntRange(1), default=ORDERS, show_default=True, help="How many orders.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
-def demo(store: Path | None, postgres: str | None, orders: int, as_json: bool) -> None:  # noqa: FBT001
+def demo(store: Path | None, postgres: str | None, orders: int, as_json: bool) -> None:
     """Run a small shop's orders through all three layers, and check that nothing is lost or repeated.
 
     Makes a handful of tenants from a data file, sends their orders, runs two workers and the forwarder, kills

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 import tenantq
 from tenantq_bridge import Forwarder, PostgresQueue
+from tenantq_tools.cli._signals import on_signals
 from tenantq_tools.demo.shop import SCHEMA, make_worker
 
 
@@ -21,12 +20,8 @@ def main() -> None:
                 make_worker(store, ledger, queue, Path(journal)).run()
         else:
             forwarder = Forwarder(store, queue)
-
-            def stop(_number: int, _frame: FrameType | None) -> None:
-                forwarder.stop()
-
-            signal.signal(signal.SIGTERM, stop)
-            forwarder.run()
+            with on_signals(forwarder.request_stop):
+                forwarder.run()
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ class Report(msgspec.Struct):
     layers: list[Layer] = []
     checks: list[Check] = []
 
-    def check(self, claim: str, holds: bool, found: str) -> None:  # noqa: FBT001 - it reads as a sentence
+    def check(self, claim: str, holds: bool, found: str) -> None:
         """Add a check."""
         self.checks.append(Check(claim, holds, found))
 
@@ -89,6 +89,8 @@ def count(store_path: Path, ledger_path: Path, journals: Path, orders: list[shop
     report.check("no mail was written twice", len(mails) == len(mailed), f"{len(mails) - len(mailed)} twice")
     report.check("every order has its invoice", invoiced == expected, f"{len(invoiced)} of {len(expected)}")
     report.check("no event was repeated", len(invoices) == len(invoiced), f"{len(invoices) - len(invoiced)} twice")
-    report.check("nothing waits, and nothing is dead", waiting == outbox == dead == 0, f"{waiting + outbox + dead}")
+    report.check(
+        "nothing waits, and nothing is dead", waiting == outbox == dead == 0, f"{waiting + outbox + dead}"
+    )
     report.check("every tenant's file is sound", not problems, "; ".join(problems) or "sound")
     return report

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -55,19 +56,22 @@ def run_demo(directory: Path, dsn: str, *, orders: int, progress: Progress) -> R
         with tenantq.open(paths.store) as store:
             _make_shops(store, all_orders, progress)
             forwarder = children.enter_context(_child("forwarder", paths, dsn))
-            first = children.enter_context(_child("worker", paths, dsn))
-            second = children.enter_context(_child("worker", paths, dsn))
+            workers = [children.enter_context(_child("worker", paths, dsn)) for _ in range(2)]
             _send(store, all_orders, progress)
             look = _Look(store, queue, len(all_orders), progress)
-            look.wait_for(lambda: look.mails_done >= KILL_AT * len(all_orders), [forwarder, first, second])
-            first.send_signal(signal.SIGKILL)
-            first.wait()
-            progress.say(f"killed worker {first.pid} with SIGKILL, {look.mails_done} mails done; starting another")
-            third = children.enter_context(_child("worker", paths, dsn))
-            look.wait_for(lambda: look.is_done, [forwarder, second, third])
-        for process in (second, third, forwarder):
+            look.wait_for(lambda: look.mails_done >= KILL_AT * len(all_orders), [forwarder, *workers])
+            victim = _busiest(store, workers)
+            victim.send_signal(signal.SIGKILL)
+            victim.wait()
+            workers.remove(victim)
+            progress.say(
+                f"killed worker {victim.pid} with SIGKILL, {look.mails_done} mails done; starting another"
+            )
+            workers.append(children.enter_context(_child("worker", paths, dsn)))
+            look.wait_for(lambda: look.is_done, [forwarder, *workers])
+        for process in (*workers, forwarder):
             process.terminate()
-        for process in (second, third, forwarder):
+        for process in (*workers, forwarder):
             process.wait(timeout=60)
         return _check(paths, all_orders, queue, progress)
 
@@ -161,6 +165,15 @@ def _send(store: tenantq.Store, orders: list[shop.Order], progress: Progress) ->
         shop.place(store.tenant(order.tenant), order)
         if number % 100 == 0 or number == len(orders):
             progress.show("sending", number, len(orders))
+
+
+def _busiest(store: tenantq.Store, workers: list[subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+    """Return the worker that holds most mails now: what it had claimed will be seen to come again."""
+    held: Counter[str] = Counter()
+    for tenant_id in store.tenants():
+        with store.tenant(tenant_id).transaction() as tx:
+            held.update(dict(tx.execute("SELECT claimed_by, count(*) FROM queue GROUP BY claimed_by")))
+    return max(workers, key=lambda process: held[shop.worker_name(process.pid)])
 
 
 @contextlib.contextmanager

@@ -78,12 +78,13 @@ def read_orders(limit: int) -> Iterator[Order]:
     text = resources.files("tenantq_tools").joinpath("data", "shop_orders.jsonl").read_text(encoding="utf-8")
     for line in text.splitlines()[:limit]:
         document = msgspec.json.decode(line)
+        order = document["order"]
         yield Order(
             tenant=document["tenant"],
-            number=document["number"],
-            total_cents=document["total_cents"],
-            email=document["customer"]["email"],
-            skus=[item["sku"] for item in document["lines"]],
+            number=order["number"],
+            total_cents=order["total_cents"],
+            email=order["customer"]["email"],
+            skus=[item["sku"] for item in order["lines"]],
             document=line,
         )
 
@@ -99,6 +100,11 @@ def place(shop: tenantq.Tenant, order: Order) -> None:
         tx.send(OrderPlaced(number=order.number, total_cents=order.total_cents))
 
 
+def worker_name(pid: int) -> str:
+    """Return what the worker of a process is called beside its claims."""
+    return f"demo-{pid}"
+
+
 def make_worker(
     store: tenantq.Store,
     ledger: tenantq.Store,
@@ -109,7 +115,7 @@ def make_worker(
 
     The memory layer is gone with its process: what it was sent and what it handled is written to `journal`.
     """
-    worker = tenantq.Worker(store, bridge=bridge, concurrency=4, lease=LEASE)
+    worker = tenantq.Worker(store, bridge=bridge, concurrency=4, lease=LEASE, name=worker_name(os.getpid()))
     descriptor = os.open(journal, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
     billing = ledger.tenant(BILLING)
 

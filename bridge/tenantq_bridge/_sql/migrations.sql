@@ -1,0 +1,786 @@
+-- The shared layer's tables and functions, one statement block a version; a newer block leads on from an older.
+--
+-- The life of a message, and the table that has it meanwhile:
+--
+--     enqueue, forward ──> ready ──claim (lease in place)──> ready ──ack──> gone
+--            │               ^                                 │
+--            └──> delayed ───┘ promote (a new seq)             ├──release──> ready, same place
+--                    ^                                         ├──nack────> delayed, or dead at max_attempts
+--                    └─────────────────────────────────────────┘
+--
+-- ready is the hot table. Its rows are short-lived, its one index is its primary key, and the columns that a
+-- claim writes are in no index, so that a claim is a heap-only update: the heap stays in a band and the index
+-- at a few pages. What must wait long (delayed, dead) lies elsewhere and cannot hold pages of it.
+--
+-- id names a message for ever. seq is its place in the hot table: it gets a new one whenever it comes back.
+-- rank is the negated priority, so that one ascending scan gives the higher priority first.
+-- Every function reads clock_timestamp(): the database's clock alone decides leases and visibility.
+
+-- name: version_1
+CREATE SEQUENCE {schema}.message_seq AS bigint;
+
+CREATE TABLE {schema}.ready (
+    queue text COLLATE "C" NOT NULL,
+    rank smallint NOT NULL,
+    seq bigint NOT NULL,
+    id bigint NOT NULL,
+    tenant text COLLATE "C",
+    topic text COLLATE "C",
+    event_id uuid,
+    key text COLLATE "C",
+    attempts integer NOT NULL DEFAULT 0,
+    max_attempts integer NOT NULL,
+    enqueued_at timestamptz NOT NULL,
+    visible_at timestamptz NOT NULL,
+    leased_until timestamptz,
+    lease_token bigint,
+    leased_by text,
+    headers text,
+    body text,
+    data bytea,
+    error text,
+    PRIMARY KEY (queue, rank, seq),
+    CHECK ((body IS NULL) <> (data IS NULL))
+) WITH (
+    -- Room on each page for the version that the claim writes: without it no update is heap-only.
+    fillfactor = 60,
+    -- The documents' setting (0.02) keeps the decay away; a fixed threshold matters while the table is small.
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_insert_scale_factor = 0.02,
+    autovacuum_vacuum_insert_threshold = 1000,
+    autovacuum_analyze_scale_factor = 0.05,
+    autovacuum_vacuum_cost_delay = 0,
+    -- Vacuum skips indexes with few dead entries by default, and the claim would walk those for ever.
+    vacuum_index_cleanup = on
+);
+
+-- The queues' priorities in use, so that a claim can start each at its floor: below it no row of the lane is
+-- left or can appear (see advance_floors). Under a held snapshot vacuum removes nothing, and without a floor
+-- every claim would walk all the dead rows in front. Lanes are few and are kept.
+CREATE TABLE {schema}.lanes (
+    queue text COLLATE "C" NOT NULL,
+    rank smallint NOT NULL,
+    floor bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (queue, rank)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 100);
+
+CREATE TABLE {schema}.delayed (
+    queue text COLLATE "C" NOT NULL,
+    visible_at timestamptz NOT NULL,
+    id bigint NOT NULL,
+    rank smallint NOT NULL,
+    tenant text COLLATE "C",
+    topic text COLLATE "C",
+    event_id uuid,
+    key text COLLATE "C",
+    attempts integer NOT NULL DEFAULT 0,
+    max_attempts integer NOT NULL,
+    enqueued_at timestamptz NOT NULL,
+    headers text,
+    body text,
+    data bytea,
+    error text,
+    PRIMARY KEY (queue, visible_at, id)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, vacuum_index_cleanup = on);
+
+CREATE TABLE {schema}.dead (
+    id bigint PRIMARY KEY,
+    queue text COLLATE "C" NOT NULL,
+    rank smallint NOT NULL,
+    tenant text COLLATE "C",
+    topic text COLLATE "C",
+    event_id uuid,
+    key text COLLATE "C",
+    attempts integer NOT NULL,
+    max_attempts integer NOT NULL,
+    enqueued_at timestamptz NOT NULL,
+    visible_at timestamptz NOT NULL,
+    died_at timestamptz NOT NULL,
+    headers text,
+    body text,
+    data bytea,
+    error text
+);
+CREATE INDEX dead_by_queue ON {schema}.dead (queue, id);
+
+-- Only messages with an idempotency key are here, so that the hot table needs no second index for the others.
+CREATE TABLE {schema}.keys (
+    queue text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    id bigint NOT NULL,
+    PRIMARY KEY (queue, key)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+
+CREATE TABLE {schema}.pauses (
+    queue text COLLATE "C" PRIMARY KEY,
+    paused_at timestamptz NOT NULL
+);
+
+-- topic_like is the pattern as LIKE reads it: only `*` is special in a pattern, and only `\`, `%`, `_` in LIKE.
+CREATE TABLE {schema}.subscriptions (
+    queue text COLLATE "C" NOT NULL,
+    pattern text COLLATE "C" NOT NULL,
+    topic_like text COLLATE "C" NOT NULL GENERATED ALWAYS AS (
+        replace(replace(replace(replace(pattern, '\', '\\'), '%', '\%'), '_', '\_'), '*', '%')
+    ) STORED,
+    subscribed_at timestamptz NOT NULL,
+    PRIMARY KEY (queue, pattern)
+);
+
+-- How far each tenant's events have come: moved in the transaction that inserts them, and only from the place
+-- where the forwarder believed it to be. An epoch is one history of a file: a new one begins when the file and
+-- this state disagree, and what was emitted before it began is compared with `seen`. accepted_through: up to
+-- where a person said to send what is too old to be compared.
+CREATE TABLE {schema}.forwarding (
+    tenant text COLLATE "C" PRIMARY KEY,
+    file_id text NOT NULL,
+    epoch integer NOT NULL DEFAULT 1,
+    epoch_at timestamptz NOT NULL,
+    last_seq bigint NOT NULL DEFAULT 0,
+    last_event_id text,
+    accepted_through bigint NOT NULL DEFAULT 0,
+    forwarded bigint NOT NULL DEFAULT 0,
+    forwarded_at timestamptz,
+    quarantined_at timestamptz,
+    reason text
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+
+-- What was forwarded, for the tenants that are restored from a backup: one row a tenant and batch, since it is
+-- read by tenant and only then. Days are whole partitions, dropped and never deleted from.
+CREATE TABLE {schema}.seen (
+    day date NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
+    event_ids uuid[] NOT NULL
+) PARTITION BY LIST (day);
+-- Random bytes do not compress.
+ALTER TABLE {schema}.seen ALTER COLUMN event_ids SET STORAGE EXTERNAL;
+CREATE INDEX seen_by_tenant ON {schema}.seen (tenant);
+
+-- The last day that `seen` no longer knows; -infinity while it knows everything that was ever forwarded.
+CREATE TABLE {schema}.seen_window (dropped_through date NOT NULL);
+INSERT INTO {schema}.seen_window (dropped_through) VALUES ('-infinity');
+
+CREATE FUNCTION {schema}.open_lane(p_queue text, p_rank smallint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    -- Looked up first: ON CONFLICT alone would write a dead row for every message.
+    IF NOT EXISTS (SELECT FROM {schema}.lanes AS l WHERE l.queue = p_queue AND l.rank = p_rank) THEN
+        INSERT INTO {schema}.lanes (queue, rank) VALUES (p_queue, p_rank) ON CONFLICT DO NOTHING;
+    END IF;
+END $$;
+
+CREATE FUNCTION {schema}.enqueue_messages(
+    p_queue text,
+    p_rank smallint,
+    p_delay interval,
+    p_at timestamptz,
+    p_key text,
+    p_max_attempts integer,
+    p_tenant text,
+    p_headers text,
+    p_bodies text[],
+    p_datas bytea[]
+) RETURNS SETOF bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_visible_at timestamptz := COALESCE(p_at, v_now + p_delay);
+    v_id bigint;
+    v_looks integer := 0;
+BEGIN
+    PERFORM {schema}.open_lane(p_queue, p_rank);
+    IF p_key IS NOT NULL THEN
+        LOOP
+            SELECT k.id INTO v_id FROM {schema}.keys AS k WHERE k.queue = p_queue AND k.key = p_key;
+            IF FOUND THEN
+                RETURN NEXT v_id;
+                RETURN;
+            END IF;
+            -- Waits for a racing enqueue of the same key to commit or roll back.
+            INSERT INTO {schema}.keys (queue, key, id)
+            VALUES (p_queue, p_key, nextval('{schema}.message_seq'))
+            ON CONFLICT DO NOTHING
+            RETURNING id INTO v_id;
+            EXIT WHEN FOUND;
+            v_looks := v_looks + 1;
+            IF v_looks > 100 THEN
+                -- A snapshot that cannot see the winner (a stricter isolation level): a new transaction can.
+                RAISE EXCEPTION 'the key is contended' USING ERRCODE = 'serialization_failure';
+            END IF;
+        END LOOP;
+    END IF;
+    IF v_visible_at <= v_now THEN
+        -- The sequence is read inside of the insert, which holds the table's lock by then: advance_floors
+        -- counts on it.
+        RETURN QUERY
+        INSERT INTO {schema}.ready (
+            queue, rank, seq, id, tenant, key, max_attempts, enqueued_at, visible_at, headers, body, data
+        )
+        SELECT
+            p_queue, p_rank, n.seq, COALESCE(v_id, n.seq), p_tenant, p_key, p_max_attempts, v_now, v_visible_at,
+            p_headers, n.body, n.data
+        FROM (
+            SELECT nextval('{schema}.message_seq') AS seq, p.body, p.data
+            FROM (
+                SELECT u.body, u.data
+                FROM unnest(p_bodies, p_datas) WITH ORDINALITY AS u (body, data, place)
+                ORDER BY u.place
+            ) AS p
+        ) AS n
+        RETURNING id;
+    ELSE
+        RETURN QUERY
+        INSERT INTO {schema}.delayed (
+            queue, visible_at, id, rank, tenant, key, max_attempts, enqueued_at, headers, body, data
+        )
+        SELECT
+            p_queue, v_visible_at, n.id, p_rank, p_tenant, p_key, p_max_attempts, v_now,
+            p_headers, n.body, n.data
+        FROM (
+            SELECT COALESCE(v_id, nextval('{schema}.message_seq')) AS id, p.body, p.data
+            FROM (
+                SELECT u.body, u.data
+                FROM unnest(p_bodies, p_datas) WITH ORDINALITY AS u (body, data, place)
+                ORDER BY u.place
+            ) AS p
+        ) AS n
+        RETURNING id;
+    END IF;
+END $$;
+
+CREATE FUNCTION {schema}.promote_messages(p_queue text, p_limit integer) RETURNS integer
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+DECLARE
+    -- A variable, since a volatile function cannot bound an index scan: it would walk all that is delayed.
+    v_now timestamptz := clock_timestamp();
+    v_count integer;
+BEGIN
+    WITH due AS MATERIALIZED (
+        SELECT d.ctid
+        FROM {schema}.delayed AS d
+        WHERE d.queue = p_queue AND d.visible_at <= v_now
+        ORDER BY d.visible_at, d.id
+        LIMIT p_limit
+        FOR UPDATE SKIP LOCKED
+    ),
+    gone AS (
+        DELETE FROM {schema}.delayed AS d
+        WHERE d.ctid = ANY (ARRAY(SELECT due.ctid FROM due))
+        RETURNING d.*
+    )
+    INSERT INTO {schema}.ready (
+        queue, rank, seq, id, tenant, topic, event_id, key, attempts, max_attempts, enqueued_at, visible_at,
+        headers, body, data, error
+    )
+    SELECT
+        g.queue, g.rank, nextval('{schema}.message_seq'), g.id, g.tenant, g.topic, g.event_id, g.key, g.attempts,
+        g.max_attempts, g.enqueued_at, g.visible_at, g.headers, g.body, g.data, g.error
+    FROM (SELECT * FROM gone ORDER BY gone.visible_at, gone.id) AS g;
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    RETURN v_count;
+END $$;
+
+CREATE FUNCTION {schema}.bury_message(p_message {schema}.ready, p_error text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM {schema}.ready AS r
+    WHERE r.queue = p_message.queue AND r.rank = p_message.rank AND r.seq = p_message.seq;
+    INSERT INTO {schema}.dead (
+        id, queue, rank, tenant, topic, event_id, key, attempts, max_attempts, enqueued_at, visible_at, died_at,
+        headers, body, data, error
+    )
+    VALUES (
+        p_message.id, p_message.queue, p_message.rank, p_message.tenant, p_message.topic, p_message.event_id,
+        p_message.key, LEAST(p_message.attempts, p_message.max_attempts), p_message.max_attempts,
+        p_message.enqueued_at, p_message.visible_at, clock_timestamp(),
+        p_message.headers, p_message.body, p_message.data, COALESCE(p_error, p_message.error)
+    );
+    IF p_message.key IS NOT NULL THEN
+        DELETE FROM {schema}.keys AS k
+        WHERE k.queue = p_message.queue AND k.key = p_message.key AND k.id = p_message.id;
+    END IF;
+END $$;
+
+-- Returns at most p_limit messages, in no order. A message whose lease has expired is found like any other; one
+-- that has used its attempts up goes to the dead letters instead, and the scan goes on.
+--
+-- The plan is pinned: analyze often sees this table empty, and the planner then takes sequential scans of what
+-- is by now a backlog. ctid is safe within the statement that locked the row; a row that a racing statement
+-- moved is at worst left for the next claim. MATERIALIZED keeps LIMIT from being run again by a join.
+CREATE FUNCTION {schema}.claim_messages(
+    p_queue text,
+    p_limit integer,
+    p_lease interval,
+    p_token bigint,
+    p_worker text,
+    p_promote boolean
+) RETURNS SETOF {schema}.ready
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    v_lane record;
+    v_message {schema}.ready;
+    v_wanted integer := p_limit;
+    v_promoted boolean := p_promote;
+    v_buried integer;
+    v_expired constant text := 'the lease of the last attempt expired';
+BEGIN
+    IF EXISTS (SELECT FROM {schema}.pauses AS p WHERE p.queue = p_queue) THEN
+        RETURN;
+    END IF;
+    IF p_promote THEN
+        PERFORM {schema}.promote_messages(p_queue, 1000);
+    END IF;
+    LOOP
+        FOR v_lane IN
+            SELECT l.rank, l.floor FROM {schema}.lanes AS l WHERE l.queue = p_queue ORDER BY l.rank
+        LOOP
+            LOOP
+                v_buried := 0;
+                FOR v_message IN
+                    WITH picked AS MATERIALIZED (
+                        SELECT r.ctid
+                        FROM {schema}.ready AS r
+                        WHERE r.queue = p_queue
+                            AND r.rank = v_lane.rank
+                            AND r.seq >= v_lane.floor
+                            AND (r.leased_until IS NULL OR r.leased_until <= clock_timestamp())
+                        ORDER BY r.seq
+                        LIMIT v_wanted
+                        FOR UPDATE SKIP LOCKED
+                    )
+                    UPDATE {schema}.ready AS r
+                    SET attempts = r.attempts + 1,
+                        leased_until = clock_timestamp() + p_lease,
+                        lease_token = p_token,
+                        leased_by = p_worker
+                    WHERE r.ctid = ANY (ARRAY(SELECT picked.ctid FROM picked))
+                    RETURNING r.*
+                LOOP
+                    IF v_message.attempts > v_message.max_attempts THEN
+                        PERFORM {schema}.bury_message(v_message, COALESCE(v_message.error, v_expired));
+                        v_buried := v_buried + 1;
+                    ELSE
+                        v_wanted := v_wanted - 1;
+                        RETURN NEXT v_message;
+                    END IF;
+                END LOOP;
+                EXIT WHEN v_wanted <= 0 OR v_buried = 0;
+            END LOOP;
+            EXIT WHEN v_wanted <= 0;
+        END LOOP;
+        EXIT WHEN v_wanted <= 0 OR v_promoted;
+        v_promoted := true;
+        EXIT WHEN {schema}.promote_messages(p_queue, 1000) = 0;
+    END LOOP;
+END $$;
+
+-- The arrays are parallel and sorted by place, so that two batches that share rows lock them in one order.
+CREATE FUNCTION {schema}.ack_messages(p_queues text[], p_ranks smallint[], p_seqs bigint[], p_tokens bigint[])
+RETURNS SETOF bigint
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    RETURN QUERY
+    WITH held AS MATERIALIZED (
+        SELECT h.queue, h.rank, h.seq, h.token
+        FROM unnest(p_queues, p_ranks, p_seqs, p_tokens) AS h (queue, rank, seq, token)
+    ),
+    gone AS (
+        DELETE FROM {schema}.ready AS r
+        USING held AS h
+        WHERE r.queue = h.queue AND r.rank = h.rank AND r.seq = h.seq AND r.lease_token = h.token
+        RETURNING r.id, r.queue, r.key
+    ),
+    freed AS (
+        DELETE FROM {schema}.keys AS k
+        USING gone AS g
+        WHERE g.key IS NOT NULL AND k.queue = g.queue AND k.key = g.key AND k.id = g.id
+    )
+    SELECT g.id FROM gone AS g;
+END $$;
+
+CREATE FUNCTION {schema}.release_messages(p_queues text[], p_ranks smallint[], p_seqs bigint[], p_tokens bigint[])
+RETURNS SETOF bigint
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    RETURN QUERY
+    WITH held AS MATERIALIZED (
+        SELECT h.queue, h.rank, h.seq, h.token
+        FROM unnest(p_queues, p_ranks, p_seqs, p_tokens) AS h (queue, rank, seq, token)
+    )
+    UPDATE {schema}.ready AS r
+    SET attempts = r.attempts - 1, leased_until = NULL, lease_token = NULL, leased_by = NULL
+    FROM held AS h
+    WHERE r.queue = h.queue AND r.rank = h.rank AND r.seq = h.seq AND r.lease_token = h.token
+    RETURNING r.id;
+END $$;
+
+-- Ends a delivery that is not done; false if it no longer holds its lease. Without p_counted the attempt is not
+-- counted, and cannot be the last.
+CREATE FUNCTION {schema}.fail_message(
+    p_queue text,
+    p_rank smallint,
+    p_seq bigint,
+    p_token bigint,
+    p_delay interval,
+    p_error text,
+    p_dead boolean,
+    p_counted boolean
+) RETURNS boolean
+LANGUAGE plpgsql
+SET enable_seqscan = off
+AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_message {schema}.ready;
+BEGIN
+    SELECT r.* INTO v_message
+    FROM {schema}.ready AS r
+    WHERE r.queue = p_queue AND r.rank = p_rank AND r.seq = p_seq AND r.lease_token = p_token
+    FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    IF NOT p_counted THEN
+        v_message.attempts := v_message.attempts - 1;
+    END IF;
+    IF p_dead OR v_message.attempts >= v_message.max_attempts THEN
+        PERFORM {schema}.bury_message(v_message, p_error);
+        RETURN true;
+    END IF;
+    DELETE FROM {schema}.ready AS r WHERE r.queue = p_queue AND r.rank = p_rank AND r.seq = p_seq;
+    IF p_delay <= interval '0' THEN
+        INSERT INTO {schema}.ready (
+            queue, rank, seq, id, tenant, topic, event_id, key, attempts, max_attempts, enqueued_at, visible_at,
+            headers, body, data, error
+        )
+        VALUES (
+            v_message.queue, v_message.rank, nextval('{schema}.message_seq'), v_message.id, v_message.tenant,
+            v_message.topic, v_message.event_id, v_message.key, v_message.attempts, v_message.max_attempts,
+            v_message.enqueued_at, v_now, v_message.headers, v_message.body, v_message.data,
+            COALESCE(p_error, v_message.error)
+        );
+    ELSE
+        INSERT INTO {schema}.delayed (
+            queue, visible_at, id, rank, tenant, topic, event_id, key, attempts, max_attempts, enqueued_at,
+            headers, body, data, error
+        )
+        VALUES (
+            v_message.queue, v_now + p_delay, v_message.id, v_message.rank, v_message.tenant, v_message.topic,
+            v_message.event_id, v_message.key, v_message.attempts, v_message.max_attempts,
+            v_message.enqueued_at, v_message.headers, v_message.body, v_message.data,
+            COALESCE(p_error, v_message.error)
+        );
+    END IF;
+    RETURN true;
+END $$;
+
+-- Takes expired leases back: exhausted messages to the dead letters, and, unless p_exhausted_only, the others
+-- to the queue. Reads the whole table once, as the lease is in no index: for an operator and for one elected
+-- worker, rarely; a claim finds expired leases by itself.
+CREATE FUNCTION {schema}.reap_messages(p_limit integer, p_exhausted_only boolean) RETURNS integer
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_message {schema}.ready;
+    v_count integer := 0;
+    v_expired constant text := 'the lease of the last attempt expired';
+BEGIN
+    FOR v_message IN
+        SELECT r.*
+        FROM {schema}.ready AS r
+        WHERE r.leased_until <= clock_timestamp()
+            AND (NOT p_exhausted_only OR r.attempts >= r.max_attempts)
+        LIMIT p_limit
+        FOR UPDATE SKIP LOCKED
+    LOOP
+        IF v_message.attempts >= v_message.max_attempts THEN
+            PERFORM {schema}.bury_message(v_message, COALESCE(v_message.error, v_expired));
+        ELSE
+            UPDATE {schema}.ready AS r
+            SET leased_until = NULL, lease_token = NULL, leased_by = NULL
+            WHERE r.queue = v_message.queue AND r.rank = v_message.rank AND r.seq = v_message.seq;
+        END IF;
+        v_count := v_count + 1;
+    END LOOP;
+    RETURN v_count;
+END $$;
+
+CREATE FUNCTION {schema}.redrive_messages(p_ids bigint[], p_queue text) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_dead {schema}.dead;
+    v_count bigint := 0;
+BEGIN
+    FOR v_dead IN
+        SELECT d.*
+        FROM {schema}.dead AS d
+        WHERE (p_ids IS NULL OR d.id = ANY (p_ids)) AND (p_queue IS NULL OR d.queue = p_queue)
+        ORDER BY d.id
+        FOR UPDATE
+    LOOP
+        IF v_dead.key IS NOT NULL THEN
+            -- A later message may have the key by now: then this one stays dead.
+            INSERT INTO {schema}.keys (queue, key, id)
+            VALUES (v_dead.queue, v_dead.key, v_dead.id)
+            ON CONFLICT DO NOTHING;
+            CONTINUE WHEN NOT FOUND;
+        END IF;
+        DELETE FROM {schema}.dead AS d WHERE d.id = v_dead.id;
+        INSERT INTO {schema}.ready (
+            queue, rank, seq, id, tenant, topic, event_id, key, max_attempts, enqueued_at, visible_at,
+            headers, body, data, error
+        )
+        VALUES (
+            v_dead.queue, v_dead.rank, nextval('{schema}.message_seq'), v_dead.id, v_dead.tenant, v_dead.topic,
+            v_dead.event_id, v_dead.key, v_dead.max_attempts, v_dead.enqueued_at, v_now,
+            v_dead.headers, v_dead.body, v_dead.data, v_dead.error
+        );
+        v_count := v_count + 1;
+    END LOOP;
+    RETURN v_count;
+END $$;
+
+CREATE FUNCTION {schema}.purge_queue(p_queue text) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_ready bigint;
+    v_delayed bigint;
+BEGIN
+    WITH gone AS (DELETE FROM {schema}.ready AS r WHERE r.queue = p_queue RETURNING r.id, r.key),
+    freed AS (
+        DELETE FROM {schema}.keys AS k
+        USING gone AS g
+        WHERE k.queue = p_queue AND k.key = g.key AND k.id = g.id
+    )
+    SELECT count(*) INTO v_ready FROM gone;
+    WITH gone AS (DELETE FROM {schema}.delayed AS d WHERE d.queue = p_queue RETURNING d.id, d.key),
+    freed AS (
+        DELETE FROM {schema}.keys AS k
+        USING gone AS g
+        WHERE k.queue = p_queue AND k.key = g.key AND k.id = g.id
+    )
+    SELECT count(*) INTO v_delayed FROM gone;
+    RETURN v_ready + v_delayed;
+END $$;
+
+-- Below p_settled + 1 every row that will ever be there is there (the caller made sure, see read_horizon): the
+-- floor of a lane is its first row, or that. Small steps are left out: each would write a version of the lane
+-- that claims then walk.
+CREATE FUNCTION {schema}.advance_floors(p_settled bigint) RETURNS integer
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+DECLARE
+    v_lane record;
+    v_floor bigint;
+    v_count integer := 0;
+BEGIN
+    FOR v_lane IN SELECT l.queue, l.rank, l.floor FROM {schema}.lanes AS l ORDER BY l.queue, l.rank LOOP
+        SELECT r.seq INTO v_floor
+        FROM {schema}.ready AS r
+        WHERE r.queue = v_lane.queue AND r.rank = v_lane.rank AND r.seq >= v_lane.floor
+        ORDER BY r.seq
+        LIMIT 1;
+        v_floor := LEAST(COALESCE(v_floor, p_settled + 1), p_settled + 1);
+        IF v_floor >= v_lane.floor + 1000 THEN
+            UPDATE {schema}.lanes AS l SET floor = v_floor WHERE l.queue = v_lane.queue AND l.rank = v_lane.rank;
+            v_count := v_count + 1;
+        END IF;
+    END LOOP;
+    RETURN v_count;
+END $$;
+
+-- Runs as its owner, so that the role that forwards needs no right to create tables.
+CREATE FUNCTION {schema}.open_seen_days() RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    v_today date := (clock_timestamp() AT TIME ZONE 'UTC')::date;
+    v_day date;
+    v_table text;
+BEGIN
+    FOREACH v_day IN ARRAY ARRAY[v_today, v_today + 1] LOOP
+        v_table := 'seen_' || to_char(v_day, 'YYYYMMDD');
+        IF to_regclass(format('{schema}.%I', v_table)) IS NULL THEN
+            PERFORM pg_advisory_xact_lock(hashtextextended('{schema}.seen', 0));
+            -- By a query: to_regclass may go on saying what it said before another session made the table.
+            IF NOT EXISTS (
+                SELECT FROM pg_class WHERE relnamespace = '{schema}'::regnamespace AND relname = v_table
+            ) THEN
+                -- ATTACH takes a weaker lock than CREATE ... PARTITION OF: inserts go on meanwhile.
+                EXECUTE format('CREATE TABLE {schema}.%I (LIKE {schema}.seen INCLUDING ALL)', v_table);
+                EXECUTE format('ALTER TABLE {schema}.seen ATTACH PARTITION {schema}.%I FOR VALUES IN (%L)', v_table, v_day);
+            END IF;
+        END IF;
+    END LOOP;
+END $$;
+
+-- Drops the days before the last p_days whole ones, and says how many.
+CREATE FUNCTION {schema}.drop_seen_days(p_days integer) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '500ms'
+AS $$
+DECLARE
+    v_keep_from date := (clock_timestamp() AT TIME ZONE 'UTC')::date - p_days - 1;
+    v_partition record;
+    v_count integer := 0;
+BEGIN
+    FOR v_partition IN
+        SELECT c.relname, to_date(substr(c.relname, 6), 'YYYYMMDD') AS day
+        FROM pg_inherits AS i
+        JOIN pg_class AS c ON c.oid = i.inhrelid
+        WHERE i.inhparent = '{schema}.seen'::regclass
+    LOOP
+        IF v_partition.day < v_keep_from THEN
+            UPDATE {schema}.seen_window SET dropped_through = GREATEST(dropped_through, v_partition.day);
+            EXECUTE format('DROP TABLE {schema}.%I', v_partition.relname);
+            v_count := v_count + 1;
+        END IF;
+    END LOOP;
+    RETURN v_count;
+END $$;
+
+-- Moves the tenants' states and inserts what is staged, for those tenants alone whose state is still where the
+-- forwarder believed it to be: a second forwarder, a replay and an overlap insert nothing.
+CREATE FUNCTION {schema}.forward_events(
+    p_tenants text[],
+    p_file_ids text[],
+    p_epochs integer[],
+    p_prev_seqs bigint[],
+    p_prev_event_ids text[],
+    p_last_seqs bigint[],
+    p_last_event_ids text[],
+    p_deduped text[],
+    OUT moved text[],
+    OUT forwarded bigint,
+    OUT queues text[]
+)
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+BEGIN
+    -- In one order, whoever forwards: no deadlock.
+    PERFORM FROM {schema}.forwarding AS f WHERE f.tenant = ANY (p_tenants) ORDER BY f.tenant FOR UPDATE;
+
+    IF cardinality(p_deduped) > 0 THEN
+        DELETE FROM pg_temp.tenantq_staging AS s
+        USING (
+            SELECT n.tenant, e.event_id
+            FROM {schema}.seen AS n
+            CROSS JOIN unnest(n.event_ids) AS e (event_id)
+            WHERE n.tenant = ANY (p_deduped)
+        ) AS known
+        WHERE s.tenant = known.tenant AND s.event_id = known.event_id;
+    END IF;
+
+    WITH heads AS (
+        SELECT h.*
+        FROM unnest(
+            p_tenants, p_file_ids, p_epochs, p_prev_seqs, p_prev_event_ids, p_last_seqs, p_last_event_ids
+        ) AS h (tenant, file_id, epoch, prev_seq, prev_event_id, last_seq, last_event_id)
+    ),
+    staged AS (SELECT s.tenant, count(*) AS events FROM pg_temp.tenantq_staging AS s GROUP BY s.tenant),
+    advanced AS (
+        UPDATE {schema}.forwarding AS f
+        SET last_seq = h.last_seq,
+            last_event_id = h.last_event_id,
+            forwarded = f.forwarded + COALESCE(n.events, 0),
+            forwarded_at = v_now
+        FROM heads AS h
+        LEFT JOIN staged AS n ON n.tenant = h.tenant
+        WHERE f.tenant = h.tenant
+            AND f.file_id = h.file_id
+            AND f.epoch = h.epoch
+            AND f.last_seq = h.prev_seq
+            AND f.last_event_id IS NOT DISTINCT FROM h.prev_event_id
+            AND f.quarantined_at IS NULL
+        RETURNING f.tenant
+    )
+    SELECT COALESCE(array_agg(a.tenant), ARRAY[]::text[]) INTO moved FROM advanced AS a;
+
+    IF cardinality(moved) < cardinality(p_tenants) THEN
+        DELETE FROM pg_temp.tenantq_staging AS s WHERE s.tenant <> ALL (moved);
+    END IF;
+    SELECT count(*) INTO forwarded FROM pg_temp.tenantq_staging AS s;
+    INSERT INTO {schema}.seen (day, tenant, event_ids)
+    SELECT (v_now AT TIME ZONE 'UTC')::date, s.tenant, array_agg(s.event_id ORDER BY s.seq)
+    FROM pg_temp.tenantq_staging AS s
+    GROUP BY s.tenant;
+
+    WITH topics AS (SELECT DISTINCT s.topic FROM pg_temp.tenantq_staging AS s),
+    routes AS MATERIALIZED (
+        -- Once a queue, however many of its patterns match.
+        SELECT DISTINCT t.topic, b.queue
+        FROM topics AS t
+        JOIN {schema}.subscriptions AS b ON t.topic LIKE b.topic_like
+    ),
+    lanes AS (
+        INSERT INTO {schema}.lanes (queue, rank)
+        SELECT DISTINCT r.queue, s.rank
+        FROM pg_temp.tenantq_staging AS s
+        JOIN routes AS r ON r.topic = s.topic
+        WHERE NOT EXISTS (SELECT FROM {schema}.lanes AS l WHERE l.queue = r.queue AND l.rank = s.rank)
+        ORDER BY r.queue, s.rank
+        ON CONFLICT DO NOTHING
+    ),
+    later AS (
+        INSERT INTO {schema}.delayed (
+            queue, visible_at, id, rank, tenant, topic, event_id, max_attempts, enqueued_at, headers, body, data
+        )
+        SELECT
+            r.queue, s.visible_at, nextval('{schema}.message_seq'), s.rank, s.tenant, s.topic, s.event_id,
+            s.max_attempts, s.emitted_at, s.headers, s.body, s.data
+        FROM pg_temp.tenantq_staging AS s
+        JOIN routes AS r ON r.topic = s.topic
+        WHERE s.visible_at > v_now
+    ),
+    at_once AS (
+        INSERT INTO {schema}.ready (
+            queue, rank, seq, id, tenant, topic, event_id, max_attempts, enqueued_at, visible_at,
+            headers, body, data
+        )
+        SELECT
+            e.queue, e.rank, e.place, e.place, e.tenant, e.topic, e.event_id, e.max_attempts, e.emitted_at,
+            COALESCE(e.visible_at, v_now), e.headers, e.body, e.data
+        FROM (
+            -- The sequence is read after the sort: a tenant's events keep their order in every queue.
+            SELECT nextval('{schema}.message_seq') AS place, o.*
+            FROM (
+                SELECT r.queue, s.*
+                FROM pg_temp.tenantq_staging AS s
+                JOIN routes AS r ON r.topic = s.topic
+                WHERE s.visible_at IS NULL OR s.visible_at <= v_now
+                ORDER BY s.tenant, s.seq, r.queue
+            ) AS o
+        ) AS e
+    )
+    SELECT COALESCE(array_agg(DISTINCT r.queue), ARRAY[]::text[]) INTO queues FROM routes AS r;
+END $$;

@@ -1,0 +1,119 @@
+"""What one elected worker does for everyone: promote, bury, move floors on, drop old days.
+
+Nothing here is needed for a message to be delivered: claims promote their own queue and find expired leases.
+It keeps the figures true and the cost of a claim flat.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from tenantq.arguments import check_limit
+from tenantq.service import Service
+from tenantq_bridge._postgres import Row, Session
+from tenantq_bridge.errors import PostgresBusy
+from tenantq_bridge.queue import PostgresQueue
+
+__all__ = ["Maintenance"]
+
+STEP = 1_000
+"""Rows that one step moves, so that none holds its locks for long."""
+
+PROMOTE_INTERVAL = 0.25
+FLOORS_INTERVAL = 1.0
+BURY_INTERVAL = 30.0
+"""Seconds; it reads the whole hot table, and a claim buries too."""
+DAYS_INTERVAL = 3_600.0
+
+DEFAULT_SEEN_DAYS = 7
+"""Whole days for which a forwarded event is known: how old a backup may be for its restore to repeat nothing."""
+
+
+class Maintenance(Service):
+    """Maintains one database's queues. Run one beside each worker or forwarder: one at a time is elected.
+
+    seen_days: days for which forwarded events are remembered. Fewer cost less, and a tenant restored from an
+    older backup with events that were pending then is quarantined.
+    """
+
+    name = "maintenance"
+
+    def __init__(
+        self, queue: PostgresQueue, *, seen_days: int = DEFAULT_SEEN_DAYS, interval: float = PROMOTE_INTERVAL
+    ) -> None:
+        super().__init__(interval=interval)
+        self.queue = queue
+        self._seen_days = check_limit(seen_days, "seen_days")
+        self._sql = queue.database.statements("maintenance.sql")
+        self._next: dict[str, float] = {}
+        self._horizon: tuple[int, set[str]] | None = None
+
+    def run_once(self) -> int:
+        """Do each step that is due; return how many messages were moved. Raises PostgresUnavailable."""
+        self.queue.schema.check()
+        moved = self._when_due("promote", PROMOTE_INTERVAL, self.promote)
+        moved += self._when_due("bury", BURY_INTERVAL, self.bury)
+        self._when_due("floors", FLOORS_INTERVAL, self.advance_floors)
+        self._when_due("days", DAYS_INTERVAL, self.turn_days)
+        return moved
+
+    def promote(self) -> int:
+        """Make delayed messages that are due ready, and wake who waits for them; return how many."""
+        rows = self._elected("promote_due", {"limit": STEP})
+        for queue, count in rows:
+            if count:
+                self.queue.ring(queue)
+        return sum(row[1] for row in rows)
+
+    def bury(self) -> int:
+        """Move messages whose last attempt's lease has expired to the dead letters; return how many."""
+        return sum(row[0] for row in self._elected("bury_exhausted", {"limit": STEP}))
+
+    def advance_floors(self) -> int:
+        """Move on the places where claims begin; return how many lanes.
+
+        A floor may pass a place only when no transaction can still bring a row there: one that began before
+        may have read the sequence and not have committed. So a horizon is read in one round, with who was
+        writing then, and used in a later one, when they are all gone.
+        """
+        if self._horizon is None:
+            with self.queue.database.transaction() as session:
+                seq: int = session.run(self._sql["read_horizon"])[0][0]
+                self._horizon = seq, self._writers(session)
+        settled, writers = self._horizon
+        with self.queue.database.transaction() as session:
+            if not self._is_elected(session):
+                self._horizon = None
+                return 0
+            if writers and writers & self._writers(session):
+                return 0
+            self._horizon = None
+            lanes: int = session.run(self._sql["advance_floors"], {"settled": settled})[0][0]
+        return lanes
+
+    def turn_days(self) -> int:
+        """Open the coming day of what was forwarded, and drop those that are too old; return how many."""
+        self._elected("open_seen_days")
+        try:
+            return sum(row[0] for row in self._elected("drop_seen_days", {"days": self._seen_days}))
+        except PostgresBusy:
+            return 0  # somebody reads it: the next turn drops it
+
+    def _when_due(self, step: str, interval: float, action: Callable[[], int]) -> int:
+        now = time.monotonic()
+        if now < self._next.get(step, 0.0):
+            return 0
+        self._next[step] = now + interval
+        return action()
+
+    def _elected(self, name: str, params: dict[str, object] | None = None) -> list[Row]:
+        with self.queue.database.transaction() as session:
+            return session.run(self._sql[name], params) if self._is_elected(session) else []
+
+    def _is_elected(self, session: Session) -> bool:
+        params = {"schema": self.queue.database.schema}
+        return bool(session.run(self._sql["elect_worker"], params)[0][0])
+
+    def _writers(self, session: Session) -> set[str]:
+        return {row[0] for row in session.run(self._sql["list_writers"])}

@@ -1,0 +1,306 @@
+"""The shared queue in Postgres: the verbs of a tenant's queues, for messages that other hosts must see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from tenantq.arguments import (
+    DEFAULT_MAX_ATTEMPTS,
+    check_headers,
+    check_limit,
+    check_max_attempts,
+    check_priority,
+    visible_ns,
+)
+from tenantq.backoff import Backoff
+from tenantq.errors import InvalidArgument
+from tenantq.message import Message
+from tenantq.naming import check_name, check_tenant_id
+from tenantq.payload import encode_payload
+from tenantq_bridge._bell import Bell
+from tenantq_bridge._postgres import Database
+from tenantq_bridge.delivery import message_of_row
+from tenantq_bridge.leases import QueueLeases
+from tenantq_bridge.schema import Schema
+from tenantq_bridge.stats import SharedStats, stats_of_rows
+from tenantq_bridge.subscriptions import Subscription, Subscriptions
+
+__all__ = ["PostgresQueue"]
+
+DEFAULT_SCHEMA = "tenantq"
+
+DEFAULT_POOL_SIZE = 8
+"""Connections at once; more threads than that take turns."""
+
+DEFAULT_ACQUIRE_TIMEOUT = 30.0
+"""Seconds that a call waits for a connection of the pool before it raises PostgresBusy."""
+
+CHUNK_ROWS = 5_000
+CHUNK_BYTES = 8 * 1024 * 1024
+"""What one statement of enqueue_many carries."""
+
+REAP_STEP = 1_000
+
+Body = str | bytes
+
+
+class PostgresQueue(QueueLeases):
+    """The queues of one Postgres database. Threads may share it; a forked child connects anew.
+
+    Connects at the first call, and again after an outage. A verb has committed when it returns. It raises
+    PostgresUnavailable when Postgres is away; where `outcome_unknown` is set, the connection was lost before
+    the answer, and the call may have taken effect or not.
+
+    dsn: a libpq connection string or URL; several hosts are tried for one that takes writes.
+    schema: the Postgres schema of the tables.
+    listen: set to False behind a pooler in transaction mode, which cannot pass notifications on.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        pool_size: int = DEFAULT_POOL_SIZE,
+        acquire_timeout: float = DEFAULT_ACQUIRE_TIMEOUT,
+        listen: bool = True,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self.database = Database(dsn, schema=schema, pool_size=pool_size, acquire_timeout=acquire_timeout)
+        self.schema = Schema(self.database)
+        super().__init__(self.database, self.schema, Bell(self.database, listen=listen), backoff or Backoff())
+        self._queues_sql = self.database.statements("queues.sql")
+        self._subscriptions = Subscriptions(self.database, self.schema)
+
+    def migrate(self) -> None:
+        """Make the tables, or bring them to this version. Raises SchemaNewer, MissingRights."""
+        self.schema.migrate()
+
+    def enqueue(
+        self,
+        queue: str,
+        payload: object,
+        *,
+        delay: float = 0,
+        at: datetime | None = None,
+        priority: int = 0,
+        key: str | None = None,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        tenant: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> int:
+        """Commit one message and return its id; ids only grow.
+
+        It is claimable after `delay` seconds or from the moment `at` (aware), by the database's clock. With
+        `key`: while a message of the queue with this key is waiting or claimed, its id is returned and
+        nothing is added. Raises InvalidArgument, PayloadError, PostgresUnavailable.
+        """
+        if key is not None:
+            check_name(key, "key")
+        params = _options(
+            queue,
+            delay=delay,
+            at=at,
+            priority=priority,
+            max_attempts=max_attempts,
+            tenant=tenant,
+            headers=headers,
+        )
+        body = encode_payload(payload)
+        # With a key, twice is the same as once.
+        rows = self._run("enqueue_messages", params | _payloads([body], key), repeatable=key is not None)
+        self._bell.ring(queue)
+        message_id: int = rows[0][0]
+        return message_id
+
+    def enqueue_many(
+        self,
+        queue: str,
+        payloads: Iterable[object],
+        *,
+        delay: float = 0,
+        at: datetime | None = None,
+        priority: int = 0,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        tenant: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> list[int]:
+        """Commit messages in one transaction, all or none, and return their ids in the same order."""
+        params = _options(
+            queue,
+            delay=delay,
+            at=at,
+            priority=priority,
+            max_attempts=max_attempts,
+            tenant=tenant,
+            headers=headers,
+        )
+        bodies = [encode_payload(payload) for payload in payloads]
+        if not bodies:
+            return []
+        self.schema.check()
+        ids: list[int] = []
+        with self.database.transaction() as session:
+            for chunk in _chunks(bodies):
+                rows = session.run(self._sql["enqueue_messages"], params | _payloads(chunk, None))
+                ids.extend(sorted(row[0] for row in rows))
+        self._bell.ring(queue)
+        return ids
+
+    def subscribe(self, queue: str, pattern: str) -> None:
+        """Have every event forwarded from now on whose topic matches put into a queue; again changes nothing.
+
+        `*` stands for any characters, none and dots too; every other character for itself.
+        """
+        self._subscriptions.add(queue, pattern)
+
+    def unsubscribe(self, queue: str, pattern: str) -> None:
+        """End a subscription; what it has brought stays."""
+        self._subscriptions.remove(queue, pattern)
+
+    def subscriptions(self) -> list[Subscription]:
+        """Return all subscriptions, by queue and pattern."""
+        return self._subscriptions.list()
+
+    # What an operator needs
+
+    def stats(self, queue: str | None = None) -> SharedStats:
+        """Return how many messages there are, in all queues or one; exact, so it costs a look at each."""
+        rows = self._operate("count_messages", {"queue": queue}, repeatable=True)
+        return stats_of_rows(rows)
+
+    def peek(self, queue: str, limit: int = 10) -> list[Message[Any]]:
+        """Return what waits in a queue without claiming it, in the order of the claims, then of the delays."""
+        params = {"queue": check_name(queue), "limit": check_limit(limit)}
+        rows = self._run("peek_ready", params, binary=True, repeatable=True)
+        if len(rows) < limit:
+            rest = params | {"limit": limit - len(rows)}
+            rows += self._run("peek_delayed", rest, binary=True, repeatable=True)
+        return [message_of_row(None, row) for row in rows]
+
+    def dead_letters(self, queue: str | None = None, limit: int = 100) -> list[Message[Any]]:
+        """Return dead letters with their last errors, by id."""
+        params = {"queue": queue, "limit": check_limit(limit)}
+        rows = self._run("list_dead", params, binary=True, repeatable=True)
+        return [message_of_row(None, row) for row in rows]
+
+    def redrive(self, *ids: int, queue: str | None = None) -> int:
+        """Make dead letters ready again, under their ids and with no attempts counted; return how many.
+
+        Those given, or all of a queue, or all. One whose key belongs to a live message stays dead.
+        """
+        rows = self._run("redrive_messages", {"ids": list(ids) or None, "queue": queue})
+        if queue is not None:
+            self._bell.ring(queue)
+        count: int = rows[0][0]
+        return count
+
+    def purge(self, queue: str) -> int:
+        """Remove what waits and is claimed in a queue; return how many. Dead letters stay."""
+        count: int = self._operate("purge_queue", {"queue": check_name(queue)})[0][0]
+        return count
+
+    def pause(self, queue: str) -> None:
+        """Let claims find nothing in a queue until `resume`; what is claimed already may go on."""
+        self._operate("pause_queue", {"queue": check_name(queue)}, repeatable=True)
+
+    def resume(self, queue: str) -> None:
+        """Let claims find the queue's messages again."""
+        self._operate("resume_queue", {"queue": check_name(queue)}, repeatable=True)
+        self._bell.ring(queue)
+
+    def reap(self) -> int:
+        """Take back leases that have expired; return how many. Claims do it too: this is for the figures.
+
+        Their messages are ready again, or dead when their attempts are used up. Reads the whole hot table.
+        """
+        reaped = 0
+        while True:
+            params = {"limit": REAP_STEP, "exhausted_only": False}
+            count: int = self._operate("reap_messages", params)[0][0]
+            reaped += count
+            if count < REAP_STEP:
+                return reaped
+
+    def ring(self, queue: str) -> None:
+        """Wake claims that wait for a queue, on every host, after a commit that brought it something."""
+        self._bell.ring(queue)
+
+    def close(self) -> None:
+        """End the threads and connections; what is claimed stays claimed until its lease ends."""
+        self._bell.close()
+        self.database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _operate(self, name: str, params: dict[str, Any], *, repeatable: bool = False) -> list[tuple[Any, ...]]:
+        self.schema.check()
+        return self.database.run(self._queues_sql[name], params, repeatable=repeatable)
+
+
+def _options(
+    queue: str,
+    *,
+    delay: float,
+    at: datetime | None,
+    priority: int,
+    max_attempts: int,
+    tenant: str | None,
+    headers: Mapping[str, str] | None,
+) -> dict[str, Any]:
+    visible_ns(0, delay, at)  # wrong arguments are told before anything is sent
+    return {
+        "queue": check_name(queue),
+        "rank": -check_priority(priority),
+        "delay": timedelta(seconds=delay),
+        "at": at,
+        "max_attempts": check_max_attempts(max_attempts),
+        "tenant": None if tenant is None else check_tenant_id(tenant),
+        "headers": _encode_headers(headers),
+    }
+
+
+def _encode_headers(headers: Mapping[str, str] | None) -> str | None:
+    checked = check_headers(headers)
+    if checked is None:
+        return None
+    if any("\0" in text for pair in checked.items() for text in pair):
+        raise InvalidArgument("a header holds a NUL character, which Postgres does not keep")
+    try:
+        return msgspec.json.encode(checked).decode()
+    except UnicodeError as exc:
+        raise InvalidArgument("a header holds a lone surrogate, which is not text") from exc
+
+
+def _payloads(bodies: list[Body], key: str | None) -> dict[str, Any]:
+    return {
+        "bodies": [body if isinstance(body, str) else None for body in bodies],
+        "datas": [body if isinstance(body, bytes) else None for body in bodies],
+        "key": key,
+    }
+
+
+def _chunks(bodies: list[Body]) -> Iterator[list[Body]]:
+    chunk: list[Body] = []
+    size = 0
+    for body in bodies:
+        if chunk and (len(chunk) == CHUNK_ROWS or size + len(body) > CHUNK_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(body)
+        size += len(body)
+    yield chunk

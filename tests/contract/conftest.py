@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.layers import LAYERS, Factory, Layer, Verbs
+
+
+@pytest.fixture(params=LAYERS)
+def layer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Layer]:
+    factory: Factory = request.param
+    with factory(tmp_path) as made:
+        needed = request.node.get_closest_marker("needs")
+        missing = made.lacks.intersection(needed.args) if needed else ()
+        if missing:
+            pytest.skip(f"this layer has no {', '.join(sorted(missing))}")
+        yield made
+
+
+@pytest.fixture
+def queue(layer: Layer) -> Verbs:
+    return layer.queue
+
+
+@pytest.fixture
+def advance(layer: Layer) -> Callable[[float], None]:
+    return layer.advance

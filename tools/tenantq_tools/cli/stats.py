@@ -1,0 +1,119 @@
+"""`tenantq stats`: what a tenant holds, queue by queue, or what all hold."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from tenantq import Store, TenantqError
+from tenantq_tools.cli._failures import PROBLEM, report
+from tenantq_tools.cli._options import open_store, with_json, with_store
+from tenantq_tools.cli._output import note, print_json, print_table, printable
+from tenantq_tools.cli._overview import Overview, numbers, print_header, print_row, tenants_and_strays
+from tenantq_tools.cli._progress import progress
+
+__all__ = ["stats"]
+
+
+class Totals(msgspec.Struct, kw_only=True):
+    """What all tenants hold together."""
+
+    count: int = 0
+    ready: int = 0
+    scheduled: int = 0
+    claimed: int = 0
+    dead: int = 0
+    outbox: int = 0
+    oldest_age: float | None = None
+    file_bytes: int = 0
+    wal_bytes: int = 0
+    unreadable: int = 0
+    """Tenants, and files beside theirs, that could not be read and are in no other number."""
+
+    def add(self, row: Overview) -> None:
+        """Add a tenant."""
+        self.count += 1
+        for name in ("ready", "scheduled", "claimed", "dead", "outbox", "file_bytes", "wal_bytes"):
+            setattr(self, name, getattr(self, name) + getattr(row, name))
+        if row.oldest_age is not None:
+            self.oldest_age = max(row.oldest_age, self.oldest_age or 0.0)
+
+
+@click.command()
+@click.argument("tenant", required=False)
+@with_store()
+@with_json
+@click.pass_context
+def stats(ctx: click.Context, *, tenant: str | None, store_path: str, as_json: bool) -> None:
+    """Show what a tenant holds, queue by queue, or what all hold.
+
+    Without TENANT: a line for each, and the totals.
+
+    ready: claimable now. scheduled: later. claimed: under a lease. dead: dead letters. outbox: events that
+    Postgres is not known to have. oldest_age: seconds that the oldest ready message has been claimable.
+
+    \b
+    Examples:
+      tenantq stats acme
+      tenantq stats --json | jq .totals.dead
+    """
+    with open_store(store_path) as store:
+        if tenant is not None:
+            _print_tenant(store, tenant, as_json=as_json)
+        elif not _print_all(store, as_json=as_json):
+            ctx.exit(PROBLEM)
+
+
+def _print_tenant(store: Store, tenant_id: str, *, as_json: bool) -> None:
+    found = store.tenant(tenant_id, create=False).stats()
+    row = Overview.of(found)
+    if as_json:
+        print_json({**msgspec.structs.asdict(row), "queues": found.queues})
+        return
+    print_header()
+    print_row(row)
+    if found.queues:
+        click.echo()
+        print_table(
+            ("READY", "SCHEDULED", "CLAIMED", "DEAD", "OLDEST_AGE", "PAUSED", "QUEUE"),
+            [
+                (
+                    queue.ready,
+                    queue.scheduled,
+                    queue.claimed,
+                    queue.dead,
+                    None if queue.oldest_age is None else f"{queue.oldest_age:.1f}",
+                    "yes" if queue.is_paused else None,
+                    queue.queue,
+                )
+                for queue in found.queues
+            ],
+        )
+
+
+def _print_all(store: Store, *, as_json: bool) -> bool:
+    """Print all tenants and their totals; False if some could not be read."""
+    totals = Totals()
+    rows: list[Overview] = []
+    ids, strays = tenants_and_strays(store)
+    if not as_json:
+        print_header()
+    with progress("reading tenants", len(ids)) as advance:
+        for tenant_id in ids:
+            try:
+                row = Overview.of(store.tenant(tenant_id).stats())
+            except TenantqError as exc:
+                report(exc)
+                totals.unreadable += 1
+            else:
+                totals.add(row)
+                rows.append(row) if as_json else print_row(row)
+            advance(1)
+    for stray in strays:
+        note(f"tenantq: error: {printable(str(stray))} is no tenant's file, or cannot be read")
+    totals.unreadable += len(strays)
+    if as_json:
+        print_json({"totals": totals, "tenants": rows})
+    else:
+        click.echo(f"{numbers(totals)}  total of {totals.count} tenants")
+    return not totals.unreadable
