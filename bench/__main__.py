@@ -32,6 +32,7 @@ ORDER = (
     "recovery",
     "resources",
     "soniq",
+    "memory",
 )
 """The benchmarks, as the page shows them."""
 

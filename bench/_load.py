@@ -111,7 +111,7 @@ def summarise(plan: Plan, window: Window, totals: list[int], logs: list[Log]) ->
     trial = Trial(
         rate=plan.received(window.counts) / window.seconds,
         offered=plan.enqueued(window.counts) / window.seconds,
-        depth=plan.depth + plan.enqueued(totals) - plan.received(totals),
+        depth=max(0, plan.depth + plan.enqueued(totals) - plan.received(totals)),
     )
     for log in logs[plan.first : plan.first + plan.producers + plan.consumers]:
         trial.enqueue += log.latencies.get("enqueue", [])
