@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["SLOTS", "Doorbell", "slot_of"]
+__all__ = ["SLOTS", "Doorbell", "shard_of", "slot_of"]
 
 logger = logging.getLogger("tenantq.doorbell")
 
@@ -50,6 +50,11 @@ def slot_of(tenant_id: str) -> int:
     return int.from_bytes(hashlib.sha256(tenant_id.encode()).digest()[:2], "big") >> 4
 
 
+def shard_of(slot: int) -> str:
+    """Return the shard directory that a slot's tenants lie in."""
+    return f"{slot >> 4:02x}"
+
+
 class Doorbell:
     """The bell of one store in this process: to ring it costs a write, to listen one thread for all."""
 
@@ -62,13 +67,13 @@ class Doorbell:
 
     def ring(self, slot: int) -> None:
         """Tell the listeners that the tenants of a slot may have something new."""
-        if self._descriptor < 0:
-            with self._lock:
-                if self._descriptor < 0:
-                    self._descriptor = _open(self._path)
         try:
+            if self._descriptor < 0:
+                with self._lock:
+                    if self._descriptor < 0:
+                        self._descriptor = _open(self._path)
             os.pwrite(self._descriptor, _TIME.pack(time.monotonic_ns()), slot * _TIME.size)
-        except OSError:  # a full disk: the commit stands, and the sweep finds it
+        except OSError:  # a full disk, say: the commit stands, and the sweep finds it
             logger.warning("the doorbell could not be rung", exc_info=True)
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
@@ -84,7 +89,10 @@ class Doorbell:
         with self._lock:
             self._subscribers = (*self._subscribers, subscriber)
             if self._listener is None:
-                self._listener = _Listener(self._path, self._tell)
+                try:
+                    self._listener = _Listener(self._path, self._tell)
+                except OSError:
+                    logger.warning("the doorbell cannot be heard; the sweep finds all, later", exc_info=True)
         return unsubscribe
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ class _Waiting(Generic[T]):
 class Handle:
     """One open tenant file, and whose turn it is."""
 
-    def __init__(self, file: TenantFile, path: Path, ring: Callable[[str], None]) -> None:
+    def __init__(self, file: TenantFile, path: Path, ring: Callable[[], None]) -> None:
         self.file = file
         self.path = path
         self.is_closed = False
@@ -59,7 +59,6 @@ class Handle:
         self._lock = threading.Lock()
         self._owner = 0
         self._pending: deque[_Waiting[Any]] = deque()
-        self._listeners: set[threading.Event] = set()
 
     def write(self, operation: Operation[T]) -> T:
         """Run an operation in a transaction; durable on return. If it raises, nothing of it is."""
@@ -78,7 +77,7 @@ class Handle:
         else:
             result, has_news = self._write_later(operation)
         if has_news:
-            self.ring()
+            self._ring()
         return result
 
     def read(self, operation: Operation[T]) -> T:
@@ -128,26 +127,12 @@ class Handle:
             self._owner = 0
             self._lock.release()
         if has_news:
-            self.ring()
+            self._ring()
 
     @property
     def is_mine(self) -> bool:
         """Whether this thread holds a transaction."""
         return self._owner == threading.get_ident()
-
-    def ring(self) -> None:
-        """Tell who waits for this tenant, in this process, that it has something new."""
-        for listener in tuple(self._listeners):
-            listener.set()
-        self._ring(self.file.tenant_id)
-
-    def listen(self, listener: threading.Event) -> None:
-        """Have an event set at every commit that brings something new."""
-        self._listeners.add(listener)
-
-    def unlisten(self, listener: threading.Event) -> None:
-        """End what `listen` began."""
-        self._listeners.discard(listener)
 
     def close(self, *, wait: bool) -> bool:
         """Close the file; False if it is in use and `wait` is not set. Raises TenantBusy, TransactionError."""

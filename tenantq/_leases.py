@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -14,7 +13,7 @@ from tenantq._file import STEP, TenantFile
 from tenantq._operations import clean_text, decode_headers, fences, new_lease_token
 from tenantq._sqlite import Row
 from tenantq.arguments import check_lease, check_limit, check_seconds
-from tenantq.clock import nanoseconds
+from tenantq.clock import NANOSECONDS, nanoseconds
 from tenantq.errors import LeaseLost
 from tenantq.message import Message
 from tenantq.naming import check_name
@@ -27,8 +26,11 @@ Claimed = tuple[list[Row], int, int]
 
 NOTHING: Claimed = ([], 0, 0)
 
-LISTEN_INTERVAL = 0.02
-"""Seconds between two looks of a waiting claim for what other processes committed."""
+LOOK_INTERVAL = 1.0
+"""Seconds between two looks of a waiting claim for what nobody rang the doorbell for."""
+
+PAUSED_INTERVAL = 0.01
+"""Seconds between two looks where something is due and stays so: the queue is paused."""
 
 
 class TenantLeases(TenantAccess):
@@ -189,6 +191,11 @@ class TenantLeases(TenantAccess):
             raise LeaseLost(lost=[message.id], tenant=self.id, queue=message.queue)
         message.lease_expires_ns = expires
 
+    def next_due(self) -> float | None:
+        """Return the seconds until a delayed message or an expired lease is claimable; None without one."""
+        due = self._read(TenantFile.next_due, default=None)
+        return None if due is None else max(0.0, (due - self.clock.now_ns()) / NANOSECONDS)
+
     def _probe(self, queue: str) -> tuple[bool, bool]:
         """Tell whether a claim could find something, and whether something is due first."""
         now = self.clock.now_ns()
@@ -230,21 +237,16 @@ class TenantLeases(TenantAccess):
         wait: float,
     ) -> list[Message[Any]]:
         deadline = time.monotonic() + wait
-        bell = threading.Event()
-        while True:
-            handle = self._open(create=False)
-            if handle is not None:
-                handle.listen(bell)
-            try:
-                bell.clear()
+        with self.store.listening(self.id) as bell:
+            while True:
+                bell.clear()  # before the look: what is committed behind it rings
                 messages = self._claim(queue, limit, lease, worker)
                 remaining = deadline - time.monotonic()
                 if messages or remaining <= 0:
                     return messages
-                bell.wait(min(remaining, LISTEN_INTERVAL))
-            finally:
-                if handle is not None:
-                    handle.unlisten(bell)
+                due = self.next_due()
+                pause = LOOK_INTERVAL if due is None else max(due, PAUSED_INTERVAL)
+                bell.wait(min(remaining, LOOK_INTERVAL, pause))
 
     def _settle(self, messages: Iterable[Message[Any]], lost: list[int]) -> None:
         gone = set(lost)

@@ -59,8 +59,9 @@ def verify(path: str | os.PathLike[str], *, quick: bool = False) -> VerifyReport
     file = Path(path)
     if not file.is_file():
         raise UnknownTenant(f"there is no tenant file at {file}", path=str(file))
-    with contextlib.closing(open_to_read(file)) as database:
+    with contextlib.ExitStack() as stack:
         try:
+            database = stack.enter_context(contextlib.closing(open_to_read(file)))
             meta = _schema.check_file(database, None)
         except CorruptFile as exc:
             return VerifyReport(path=str(file), tenant="", problems=(exc.message,))

@@ -8,12 +8,13 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from tenantq import _schema, naming
+from tenantq._doorbell import Doorbell, slot_of
 from tenantq._file import TenantFile
 from tenantq._filesystem import refuse_network_filesystem
 from tenantq._handle import Handle
@@ -36,8 +37,8 @@ from tenantq.watch import Watch, list_names, list_shards
 
 __all__ = ["Store", "open"]
 
-SWEEP_INTERVAL = 0.25
-"""Seconds between two looks at the files for what other processes committed."""
+SWEEP_INTERVAL = 1.0
+"""Seconds between two looks at the files for what nobody rang the doorbell for."""
 
 
 def open(  # noqa: A001 - tenantq.open reads as it should
@@ -93,15 +94,15 @@ class Store:
         self.root = root
         self.config = config
         self.clock = clock
-        # Held for moments only: what may wait for a tenant's file waits behind that tenant's gate.
-        self._lock = threading.Lock()
-        self._gates: weakref.WeakValueDictionary[str, threading.Lock] = weakref.WeakValueDictionary()
         self._handles: dict[str, Handle] = {}
-        self._opening = 0
         self._open_limit = config.open_limit()
         self._watches: tuple[Watch, ...] = ()
+        self._doorbell = Doorbell(root)
+        self._waiting: dict[int, set[threading.Event]] = {}
+        self._unlisten: Callable[[], None] | None = None
         self._memory: MemoryQueue | None = None
         self._is_closed = False
+        self._make_locks()
         _stores.add(self)
 
     def tenant(self, tenant_id: str, *, create: bool = True) -> Tenant:
@@ -173,6 +174,7 @@ class Store:
         self._check_open()
         watch = Watch(
             self.root,
+            self._doorbell,
             sweep_interval=sweep_interval,
             unsubscribe=self._unwatch,
             read_id=self._read_id,
@@ -214,6 +216,7 @@ class Store:
                 failures.append(exc)
             else:
                 self._forget(tenant_id, handle)
+        self._doorbell.close()
         if failures:
             raise failures[0]
 
@@ -236,6 +239,16 @@ class Store:
     def __repr__(self) -> str:
         return f"Store({str(self.root)!r})"
 
+    def _make_locks(self) -> None:
+        # Held for moments only: what may wait for a tenant's file waits behind that tenant's gate.
+        self._lock = threading.Lock()
+        self._gates: weakref.WeakValueDictionary[str, threading.Lock] = weakref.WeakValueDictionary()
+        self._opening = 0
+        # Before the gates there is a door, shut while the process forks: nobody is inside then.
+        self._door = threading.Condition(self._lock)
+        self._inside = 0
+        self._is_forking = False
+
     # For the other modules of this package
 
     def handle(self, tenant_id: str, path: Path, *, create: bool) -> Handle | None:
@@ -256,9 +269,32 @@ class Store:
             return self._open(tenant_id, path)
 
     def ring(self, tenant_id: str) -> None:
-        """Tell the watches that a tenant has something new."""
-        for watch in self._watches:
-            watch.ring(tenant_id)
+        """Tell who listens, in any process, that a tenant has something new."""
+        self._doorbell.ring(slot_of(tenant_id))
+
+    @contextlib.contextmanager
+    def listening(self, tenant_id: str) -> Iterator[threading.Event]:
+        """Yield an event that is set whenever a tenant may have something new."""
+        event, slot = threading.Event(), slot_of(tenant_id)
+        with self._lock:
+            self._check_open()
+            if self._unlisten is None:
+                self._unlisten = self._doorbell.subscribe(self._on_ring)
+            self._waiting.setdefault(slot, set()).add(event)
+        try:
+            yield event
+        finally:
+            with self._lock:
+                waiting = self._waiting.get(slot, set())
+                waiting.discard(event)
+                if not waiting:
+                    self._waiting.pop(slot, None)
+
+    def _on_ring(self, slots: frozenset[int]) -> None:
+        with self._lock:
+            events = [event for slot in slots for event in self._waiting.get(slot, ())]
+        for event in events:
+            event.set()
 
     @contextlib.contextmanager
     def exclusive(self, tenant_id: str) -> Iterator[None]:
@@ -278,16 +314,24 @@ class Store:
     def _gate(self, tenant_id: str) -> Iterator[None]:
         # Between threads: one opens, closes, makes, deletes or replaces a tenant's file at a time, and
         # nobody waits here for another tenant's.
+        with self._door:
+            self._door.wait_for(lambda: not self._is_forking)
+            self._inside += 1
         gate = self._gate_of(tenant_id)
-        if not gate.acquire(timeout=self.config.busy_timeout):
-            raise TenantBusy(
-                f"tenant {tenant_id!r} was being opened or replaced for {self.config.busy_timeout:g} s",
-                tenant=tenant_id,
-            )
         try:
-            yield
+            if not gate.acquire(timeout=self.config.busy_timeout):
+                raise TenantBusy(
+                    f"tenant {tenant_id!r} was being opened or replaced for {self.config.busy_timeout:g} s",
+                    tenant=tenant_id,
+                )
+            try:
+                yield
+            finally:
+                gate.release()
         finally:
-            gate.release()
+            with self._door:
+                self._inside -= 1
+                self._door.notify_all()
 
     def _gate_of(self, tenant_id: str) -> threading.Lock:
         with self._lock:
@@ -307,6 +351,8 @@ class Store:
         except OSError as exc:
             raise TenantFileError(f"{shard}: {exc}", path=str(shard)) from exc
         finally:
+            # A fork shares the descriptor, and with it the lock: closing ours would not end it.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
     def _open(self, tenant_id: str, path: Path) -> Handle:
@@ -338,7 +384,8 @@ class Store:
         except BaseException:
             database.close()
             raise
-        return Handle(TenantFile(database, meta), path, self.ring)
+        slot = slot_of(tenant_id)
+        return Handle(TenantFile(database, meta), path, lambda: self._doorbell.ring(slot))
 
     def _make_room(self) -> None:
         # Second chance: what was used since the last round stays once more; what is in use stays anyway.
@@ -387,29 +434,32 @@ class Store:
         # A child cannot use a file that the parent has open (see Database.disown), so none stays open; this
         # process opens them again as it needs them. What is in a transaction stays, and is not the child's.
         deadline = time.monotonic() + self.config.busy_timeout
-        self._lock.acquire()
-        while self._opening and time.monotonic() < deadline:
-            self._lock.release()
-            time.sleep(0.001)
-            self._lock.acquire()
-        for tenant_id, handle in list(self._handles.items()):
+        with self._door:
+            self._is_forking = True
+            self._door.wait_for(lambda: not self._inside, self.config.busy_timeout)
+            handles = list(self._handles.items())
+        for tenant_id, handle in handles:
             while not handle.close(wait=False) and not handle.is_mine and time.monotonic() < deadline:
                 time.sleep(0.0001)
             if handle.is_closed:
-                del self._handles[tenant_id]
+                self._forget(tenant_id, handle)
+        self._lock.acquire()
 
     def _after_fork_in_parent(self) -> None:
+        self._is_forking = False
+        self._door.notify_all()
         self._lock.release()
 
     def _after_fork_in_child(self) -> None:
         for handle in self._handles.values():
             handle.disown()
         self._handles = {}
-        self._lock = threading.Lock()
-        self._gates = weakref.WeakValueDictionary()
-        self._opening = 0
         self._watches = ()
+        self._doorbell.after_fork()
+        self._waiting = {}
+        self._unlisten = None
         self._memory = None
+        self._make_locks()
 
 
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()

@@ -14,7 +14,6 @@ from tenantq._leases import TenantLeases
 from tenantq._operations import check_options, emit_operation, enqueue_operation
 from tenantq.arguments import DEFAULT_MAX_ATTEMPTS, check_limit
 from tenantq.backup import backup_file
-from tenantq.clock import NANOSECONDS
 from tenantq.errors import InvalidArgument, TenantFileError, UnknownTenant
 from tenantq.message import Message
 from tenantq.naming import check_name
@@ -306,11 +305,6 @@ class Tenant(TenantLeases):
     def outbox(self) -> Outbox:
         """The events that are on their way to the shared layer, for a forwarder."""
         return Outbox(self.id, self.clock, read=self._read, write=self._write)
-
-    def next_due(self) -> float | None:
-        """Return the seconds until a delayed message or an expired lease is claimable; None without one."""
-        due = self._read(TenantFile.next_due, default=None)
-        return None if due is None else max(0.0, (due - self.clock.now_ns()) / NANOSECONDS)
 
     def __repr__(self) -> str:
         return f"Tenant({self.id!r})"

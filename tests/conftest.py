@@ -19,16 +19,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def start_server(config: pytest.Config) -> PostgresServer:
+    """Start the server that the command line asks for."""
+    server = embedded_server() if config.getoption("--postgres") == "embedded" else system_server()
+    if server is None:
+        pytest.skip("there is no system Postgres 15 to run")
+    return server
+
+
 @pytest.fixture(scope="session")
 def postgres_server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
-    """One server for the session; a test that stops it starts its own."""
-    pytest.importorskip("psycopg")
-    if request.config.getoption("--postgres") == "system":
-        server = system_server()
-        if server is None:
-            pytest.skip("there is no system Postgres 15 to run")
-    else:
-        server = embedded_server()
+    """One server for the session; a test that stops one starts its own."""
+    server = start_server(request.config)
     yield server
     server.close()
 

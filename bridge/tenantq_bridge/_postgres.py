@@ -19,7 +19,7 @@ import re
 import select
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, LiteralString, cast
+from typing import Any
 
 import psycopg
 from psycopg import conninfo, sql
@@ -145,7 +145,7 @@ class Database:
         """Return a file's statements by name, in this schema."""
         schema = sql.Identifier(self.schema)
         return {
-            name: sql.SQL(cast("LiteralString", text)).format(schema=schema).as_bytes(None)
+            name: sql.SQL(text).format(schema=schema).as_bytes(None)
             for name, text in load_statements("tenantq_bridge", file).items()
         }
 

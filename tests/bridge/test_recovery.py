@@ -52,7 +52,7 @@ class PastClock(SystemClock):
     def __init__(self, days: int) -> None:
         self.days = days
 
-    def now_ns(self) -> int:  # type: ignore[override]
+    def now_ns(self) -> int:
         return time.time_ns() - self.days * 86_400 * 10**9
 
 
@@ -202,6 +202,31 @@ def test_restore_while_the_store_is_open(
     assert bodies() == [0, 1, 2, 3, 4, 5, 100, 101, 102]
 
 
+def test_a_file_replaced_between_the_commit_and_the_mark_is_not_marked(
+    root: Path, tmp_path: Path, postgres_queue: PostgresQueue, bodies: Bodies
+) -> None:
+    with tenantq.open(root) as store:
+        tenant = store.tenant("acme")
+        tenant.emit("t", 0)
+        backup = tenant.backup(tmp_path / "backup.db")
+        tenant.emit("t", 1)
+
+        def replace(step: str) -> None:
+            if step == "committed" and not replaced:
+                replaced.append(step)
+                store.restore("acme", backup)
+                tenant.emit("t", 100)
+
+        replaced: list[str] = []
+        forwarder = Forwarder(store, postgres_queue, failpoint=replace)
+        assert forwarder.run_once() == 2
+        assert tenant.outbox.position().pending == 2
+        assert drain(forwarder) == 1
+        assert tenant.outbox.position().pending == 0
+        forwarder.stop()
+    assert bodies() == [0, 1, 100]
+
+
 def test_a_tenant_deleted_and_made_again_begins_anew(
     root: Path, postgres_queue: PostgresQueue, bodies: Bodies, sql: Sql
 ) -> None:
@@ -225,7 +250,7 @@ def failover(postgres_server: PostgresServer, migrated_dsn: str) -> Iterator[Cal
     def keep() -> Callable[[], None]:
         def execute(statement: str, *names: str) -> None:
             identifiers = [psycopg.sql.Identifier(each) for each in names]
-            postgres_server.execute(psycopg.sql.SQL(statement).format(*identifiers))  # type: ignore[arg-type]
+            postgres_server.execute(psycopg.sql.SQL(statement).format(*identifiers))
 
         end = f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'"
         execute("ALTER DATABASE {} ALLOW_CONNECTIONS false", name)  # a copy needs it to itself

@@ -194,8 +194,8 @@ def test_half_of_a_call_is_none_of_it(shop: tenantq.Tenant) -> None:
     "sql",
     [
         "COMMIT", "commit;", " \n\tCoMmIt", "END", "END TRANSACTION", "BEGIN", "BEGIN IMMEDIATE", "ROLLBACK",
-        "SAVEPOINT a", "RELEASE a", "ATTACH ':memory:' AS b", "DETACH b", "VACUUM", "-- a\nCOMMIT", "/* a */ COMMIT", ";COMMIT",
-        "/**/--\n;\nROLLBACK TO a",
+        "SAVEPOINT a", "RELEASE a", "ATTACH ':memory:' AS b", "DETACH b", "VACUUM", "-- a\nCOMMIT",
+        "/* a */ COMMIT", ";COMMIT", "/**/--\n;\nROLLBACK TO a",
     ],
 )  # fmt: skip
 def test_what_ends_a_transaction_is_refused_inside_of_it(shop: tenantq.Tenant, sql: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -34,9 +35,14 @@ def run(
     return result
 
 
-def spawn(*arguments: str, cwd: Path | None = None, **options: Any) -> subprocess.Popen[str]:
+def spawn(
+    *arguments: str,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    **options: Any,
+) -> subprocess.Popen[str]:
     """Start the command in a process of its own."""
-    environment = {name: value for name, value in os.environ.items() if name not in NO_SETTINGS}
+    environment = {name: value for name, value in (env or os.environ).items() if name not in NO_SETTINGS}
     environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in (".", "bridge", "tools"))
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     return subprocess.Popen(
@@ -46,6 +52,16 @@ def spawn(*arguments: str, cwd: Path | None = None, **options: Any) -> subproces
         text=True,
         **(pipes | options),
     )
+
+
+def read_all(terminal: int) -> bytes:
+    """Read what a process shows on a pseudo-terminal until it ends, and close it."""
+    shown = b""
+    with contextlib.suppress(OSError):  # which is how a terminal ends whose other side is closed
+        while chunk := os.read(terminal, 4096):
+            shown += chunk
+    os.close(terminal)
+    return shown
 
 
 class StoreCommand:

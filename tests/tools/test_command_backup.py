@@ -88,6 +88,16 @@ def test_a_backup_never_goes_into_the_store(tq: StoreCommand) -> None:
     assert "not go into the store" in tq("backup", "--all", str(tq.path), status=2).stderr
 
 
+def test_a_place_that_cannot_be_written_to_is_an_error_and_no_trace(tq: StoreCommand, tmp_path: Path) -> None:
+    tq.enqueue("acme", "jobs", 1)
+    (tmp_path / "file").write_text("no directory")
+    for arguments in (
+        ["--all", str(tmp_path / "file" / "below")],
+        ["acme", str(tmp_path / "file" / "below" / "x")],
+    ):
+        assert "Not a directory" in tq("backup", *arguments, status=3).stderr
+
+
 @pytest.mark.parametrize("targets", [[], ["acme"], ["acme", "a", "b"], ["--all"], ["--all", "a", "b"]])
 def test_backup_wants_a_tenant_and_a_place_or_all_and_a_place(tq: StoreCommand, targets: list[str]) -> None:
     assert "give TENANT DEST, or --all DIR" in tq("backup", *targets, status=2).stderr

@@ -7,14 +7,13 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 import tenantq
-from tests.tools.command import StoreCommand, run, spawn
-
-pytest.importorskip("psycopg")
-
 from tenantq_bridge import PostgresQueue
+from tests.postgres import PostgresServer
+from tests.tools.command import StoreCommand, run, spawn
 
 AWAY = "postgresql://nobody@127.0.0.1:1/none?connect_timeout=2"
 
@@ -118,6 +117,26 @@ def test_a_tenant_whose_file_fails_is_named_and_holds_up_no_other(shared: Bridge
     assert (document["forwarded"], list(document["failed"])) == (1, ["acme"])
     status = shared.bridge("status", status=1)
     assert (status["pending"], status["unreadable"]) == (0, 1)
+
+
+@pytest.mark.postgres
+def test_a_tenant_that_is_held_back_is_shown_and_readmitted(
+    shared: BridgeCommand, postgres_server: PostgresServer
+) -> None:
+    shared.bridge("subscribe", "audit", "*")
+    shared.emit("acme", "a", 1)
+    shared.bridge("run", "--once")
+    held = b"UPDATE tenantq.forwarding SET quarantined_at = now(), reason = 'the file is older\\n than it was'"
+    postgres_server.execute(held, str(psycopg.conninfo.conninfo_to_dict(shared.dsn)["dbname"]))
+    shared.emit("acme", "a", 2)
+    (tenant,) = shared.bridge("status", status=1)["held_back"]
+    assert (tenant["tenant"], tenant["reason"]) == ("acme", "the file is older\\n than it was")
+    assert "held back: acme: " in shared("bridge", "status", "--postgres", shared.dsn, status=1).stderr
+    shared.bridge("run", "--once")
+    assert shared.bridge("status", status=1)["shared"]["ready"] == 1
+    assert shared.bridge("readmit", "acme", "--resend") == {"tenant": "acme", "readmitted": True}
+    shared.bridge("run", "--once")
+    assert shared.bridge("status")["shared"]["ready"] == 2
 
 
 @pytest.mark.postgres

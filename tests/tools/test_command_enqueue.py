@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tenantq_tools.cli import _batches
-from tests.tools.command import StoreCommand, run, spawn
+from tests.tools.command import StoreCommand, read_all, run, spawn
 
 HOSTILE = ["../../etc/passwd", "acme\u202egnp", "ACME", "Ünïcødé/..", "-rf", "a" * 128, "🦆" * 40, "[red]x[/red]"]
 
@@ -335,14 +335,7 @@ def test_progress_is_shown_on_a_terminal_and_apart_from_the_result(tq: StoreComm
     terminal, end = pty.openpty()
     process = spawn("enqueue", "--file", str(file), "--store", str(tq.path), "--json", stderr=end)
     os.close(end)
-    shown = b""
-    try:
-        while chunk := os.read(terminal, 4096):
-            shown += chunk
-    except OSError:  # the end of a terminal whose other side is closed
-        pass
-    finally:
-        os.close(terminal)
+    shown = read_all(terminal)
     out, _ = process.communicate()
     assert (process.returncode, json.loads(out)["enqueued"]) == (0, 1)
     assert b"enqueueing" in shown

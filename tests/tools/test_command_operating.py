@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import pty
 import sqlite3
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 import tenantq
 from tenantq.testing import ManualClock
-from tests.tools.command import StoreCommand
+from tests.tools.command import StoreCommand, read_all, spawn
 
 HOSTILE = "b\u202etxt.exe/../x [red]"
 
@@ -149,6 +150,20 @@ def test_stats_of_all_sum_up_and_name_what_cannot_be_read(tq: StoreCommand) -> N
         "wal_bytes": 0,
         "unreadable": 2,
     }
+
+
+@pytest.mark.parametrize("settings", [{}, {"NO_COLOR": "1"}])
+def test_colours_are_for_terminals_and_those_who_want_them(tq: StoreCommand, settings: dict[str, str]) -> None:
+    tq.enqueue("acme", "jobs", 1)
+    tq.kill("acme", "jobs")
+    terminal, end = pty.openpty()
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | settings
+    process = spawn("stats", "--store", str(tq.path), stdout=end, env=environment)
+    os.close(end)
+    shown = read_all(terminal)
+    process.communicate()
+    assert b"total of 1 tenants" in shown
+    assert (b"\x1b[31m" in shown) is not bool(settings)
 
 
 def test_a_store_without_tenants_is_no_error(tq: StoreCommand) -> None:

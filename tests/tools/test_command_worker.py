@@ -30,6 +30,9 @@ def make(store, bridge):
 def nothing(store, bridge):
     return None
 
+def wants_more(store, bridge, more):
+    return None
+
 broken = 42
 
 class Holder:
@@ -124,6 +127,7 @@ def test_an_app_with_a_store_of_its_own_needs_no_option(tq: StoreCommand, app: P
         ("shop.tasks:worker", "there is no module shop.tasks"),
         ("shop:missing", "the module shop has no missing"),
         ("shop:broken", "neither a tenantq.Worker nor a function"),
+        ("shop:wants_more", "made no worker: TypeError"),
         ("shop:nothing", "returned None, not a tenantq.Worker"),
         ("faulty:worker", "cannot be imported: ModuleNotFoundError: No module named 'no_such_dependency'"),
         ("raising:worker", "cannot be imported: RuntimeError: no settings"),

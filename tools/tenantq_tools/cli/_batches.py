@@ -15,7 +15,7 @@ __all__ = ["Batches", "Count"]
 BATCH_MESSAGES = 500
 """Messages of one transaction: far past where more of them make it faster."""
 
-MAX_MESSAGES = 20_000
+MAX_MESSAGES = 50_000
 MAX_BYTES = 32 * 1024 * 1024
 """What all tenants' batches hold together before they are committed, full or not."""
 

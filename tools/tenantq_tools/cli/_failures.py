@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import Any
 
@@ -68,6 +69,11 @@ class Failing(click.Group):
         except TenantqError as exc:
             report(exc)
             ctx.exit(status_of(exc))
+        except OSError as exc:
+            if exc.errno == errno.EPIPE:
+                raise  # who read the output has gone: click ends quietly
+            report(TenantFileError(str(exc)))
+            ctx.exit(STORE)
         except ModuleNotFoundError as exc:
             missing = (exc.name or "").partition(".")[0]
             if missing not in EXTRAS:

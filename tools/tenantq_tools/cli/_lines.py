@@ -40,32 +40,34 @@ def read_lines(stream: BinaryIO, stopping: threading.Event) -> Iterator[Line | N
 
     Ends where the input does, or at a line's end after `stopping` was set.
     """
-    number, rest, dropped = 0, b"", 0
+    number = 0
+    begun: list[bytes] = []  # the parts of a line whose end has not come; joined once, however many
+    size = 0
     for chunk in _chunks(stream, stopping):
         if chunk is None:
             yield None
             continue
-        *texts, rest = (rest + chunk).split(b"\n")
-        for text in texts:
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
             number += 1
-            yield _line(number, text, dropped)
-            dropped = 0
+            yield _line(number, begun, end, size + len(end))
+            begun, size = [], 0
             if stopping.is_set():
                 return
-        if len(rest) > MAX_LINE_BYTES or (dropped and rest):
-            dropped += len(rest)
-            rest = b""
-    if (rest or dropped) and not stopping.is_set():
-        yield _line(number + 1, rest, dropped)
+        size += len(rest)
+        if size <= MAX_LINE_BYTES:
+            begun.append(rest)
+        else:
+            begun.clear()
+    if size and not stopping.is_set():
+        yield _line(number + 1, begun, b"", size)
 
 
-def _line(number: int, text: bytes, dropped: int) -> Line:
-    size = dropped + len(text) + 1
-    if size > MAX_LINE_BYTES + 1:
-        return Line(number, None, size)
-    if number == 1:
-        text = text.removeprefix(_BYTE_ORDER_MARK)
-    return Line(number, text, size)
+def _line(number: int, begun: list[bytes], end: bytes, size: int) -> Line:
+    if size > MAX_LINE_BYTES:
+        return Line(number, None, size + 1)
+    text = b"".join((*begun, end))
+    return Line(number, text.removeprefix(_BYTE_ORDER_MARK) if number == 1 else text, size + 1)
 
 
 def _chunks(stream: BinaryIO, stopping: threading.Event) -> Iterator[bytes | None]:

@@ -73,7 +73,8 @@ def path(*, tenant: str, store_path: str, as_json: bool) -> None:
 def delete(*, tenant: str, yes: bool, store_path: str, as_json: bool) -> None:
     """Delete a tenant and all that is in its file.
 
-    Its messages, dead letters and events, and what the application keeps there. Take a backup first.
+    Its messages, dead letters and events, and what the application keeps there. Take
+    a backup first, and stop what uses the tenant: its next write would fail.
 
     \b
     Example:

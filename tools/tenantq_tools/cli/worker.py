@@ -8,15 +8,19 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from tenantq import Worker
+from tenantq import Store, TenantqError, Worker
 from tenantq_tools.cli._logs import show_log, with_log_level
 from tenantq_tools.cli._options import connect, open_store, with_json, with_postgres, with_store
 from tenantq_tools.cli._output import note, print_json
 
-__all__ = ["worker"]
+if TYPE_CHECKING:
+    from tenantq_bridge import PostgresQueue
+
+__all__ = ["load", "worker"]
 
 
 @click.command()
@@ -63,10 +67,8 @@ def worker(
             if store_path is None:
                 raise click.UsageError(f"{app} makes a worker for a store: use --store DIR, or set TENANTQ_STORE")
             store = stack.enter_context(open_store(store_path))
-            made = loaded(store, None if dsn is None else stack.enter_context(connect(dsn)))
-            if not isinstance(made, Worker):
-                raise click.UsageError(f"{app} returned {made!r}, not a tenantq.Worker")
-            found = made
+            bridge = None if dsn is None else stack.enter_context(connect(dsn))
+            found = _made(app, loaded, store, bridge)
         if concurrency is not None:
             found.concurrency = concurrency
         if drain_timeout is not None:
@@ -79,6 +81,24 @@ def worker(
     else:
         done = ", ".join(f"{count} {name}" for name, count in counts.items() if "." not in name)
         click.echo(f"drained: {done or 'nothing was handled'}")
+
+
+def _made(
+    app: str,
+    make: Callable[..., object],
+    store: Store,
+    bridge: PostgresQueue | None,
+) -> Worker:
+    try:
+        made = make(store, bridge)
+    except TenantqError:
+        raise
+    except Exception as exc:
+        traceback.print_exception(exc)
+        raise click.UsageError(f"{app} made no worker: {type(exc).__name__}: {exc}") from exc
+    if not isinstance(made, Worker):
+        raise click.UsageError(f"{app} returned {made!r}, not a tenantq.Worker")
+    return made
 
 
 def load(app: str) -> Worker | Callable[..., object]:

@@ -1,0 +1,101 @@
+"""Migrations: idempotent, one at a time, refused where a newer program was."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from tenantq_bridge import PostgresQueue, SchemaMissing, SchemaNewer, SchemaOutdated, UnsupportedPostgres
+from tenantq_bridge.schema import SCHEMA_VERSION
+from tests.postgres import PostgresServer
+
+pytestmark = pytest.mark.postgres
+
+
+def test_a_database_without_the_tables_says_what_to_do(postgres_dsn: str) -> None:
+    with PostgresQueue(postgres_dsn) as queue:
+        with pytest.raises(SchemaMissing) as caught:
+            queue.claim("q")
+        assert "tenantq bridge migrate" in caught.value.hint
+        queue.migrate()
+        assert queue.claim("q") == []
+
+
+def test_migrating_again_changes_nothing(postgres_dsn: str) -> None:
+    with PostgresQueue(postgres_dsn) as queue:
+        queue.migrate()
+        queue.enqueue("q", 1)
+        queue.migrate()
+        assert len(queue.claim("q")) == 1
+
+
+def test_migrations_that_race_all_succeed(postgres_dsn: str) -> None:
+    def migrate(_: int) -> None:
+        with PostgresQueue(postgres_dsn) as queue:
+            queue.migrate()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(migrate, range(4)))
+    with psycopg.connect(postgres_dsn) as connection:
+        versions = connection.execute("SELECT version FROM tenantq.migrations").fetchall()
+    assert versions == [(version,) for version in range(1, SCHEMA_VERSION + 1)]
+
+
+def test_a_newer_schema_is_refused_and_left_as_it_is(postgres_dsn: str) -> None:
+    with PostgresQueue(postgres_dsn) as queue:
+        queue.migrate()
+    with psycopg.connect(postgres_dsn) as connection:
+        connection.execute("INSERT INTO tenantq.migrations VALUES (99, now())")
+    with PostgresQueue(postgres_dsn) as queue:
+        for use in (queue.migrate, lambda: queue.enqueue("q", 1), queue.stats, queue.subscriptions):
+            with pytest.raises(SchemaNewer):
+                use()
+    with psycopg.connect(postgres_dsn) as connection:
+        assert connection.execute("SELECT count(*) FROM tenantq.ready").fetchone() == (0,)
+
+
+def test_an_older_schema_asks_for_a_migration(postgres_dsn: str) -> None:
+    with psycopg.connect(postgres_dsn) as connection:
+        connection.execute("CREATE SCHEMA tenantq")
+        connection.execute("CREATE TABLE tenantq.migrations (version integer PRIMARY KEY, applied_at timestamptz)")
+    with PostgresQueue(postgres_dsn) as queue:
+        with pytest.raises(SchemaOutdated) as caught:
+            queue.claim("q")
+        assert "migrate" in caught.value.hint
+        queue.migrate()
+        assert queue.claim("q") == []
+
+
+def test_two_schemas_in_one_database_know_nothing_of_each_other(postgres_dsn: str) -> None:
+    with PostgresQueue(postgres_dsn, schema="one") as one, PostgresQueue(postgres_dsn, schema="select") as two:
+        one.migrate()
+        two.migrate()
+        one.enqueue("q", 1)
+        assert two.claim("q") == []
+        assert len(one.claim("q")) == 1
+
+
+def test_a_database_in_another_encoding_is_refused(postgres_server: PostgresServer) -> None:
+    postgres_server.execute(
+        b"CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'"
+    )
+    try:
+        with PostgresQueue(postgres_server.dsn("latin")) as queue, pytest.raises(UnsupportedPostgres):
+            queue.migrate()
+    finally:
+        postgres_server.drop_database("dbname=latin")
+
+
+def test_the_hot_table_has_one_index_and_the_documents_settings(postgres_dsn: str) -> None:
+    with PostgresQueue(postgres_dsn) as queue:
+        queue.migrate()
+    with psycopg.connect(postgres_dsn) as connection:
+        indexes = connection.execute("SELECT indexname FROM pg_indexes WHERE tablename = 'ready'").fetchall()
+        options = connection.execute(
+            "SELECT reloptions FROM pg_class WHERE oid = 'tenantq.ready'::regclass"
+        ).fetchone()
+    assert indexes == [("ready_pkey",)]
+    assert options is not None
+    assert {"fillfactor=60", "autovacuum_vacuum_scale_factor=0.02"} <= set(options[0])
