@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["PEERS", "Peer"]
+__all__ = ["PEERS", "Peer", "missing"]
+
+MODULES = {"persist-queue": "persistqueue"}
+"""The module of a package that has another name."""
 
 
 class Peer:
@@ -169,3 +173,8 @@ def _noop(_text: str) -> None:
 PEERS: dict[str, type[Peer]] = {
     peer.package: peer for peer in (Huey, LiteQueue, LocalQueue, SimpleBroker, PersistQueue)
 }
+
+
+def missing() -> set[str]:
+    """Return the packages that are not installed."""
+    return {name for name in PEERS if importlib.util.find_spec(MODULES.get(name, name)) is None}

@@ -70,7 +70,7 @@ def why_not(name: str) -> str | None:
                 return None
         except ImportError:
             pass
-        return "tenantq_bridge has no PostgresQueue here"
+        return "tenantq_bridge is not installed: pip install 'tenantq[bridge]'"
     return None
 
 

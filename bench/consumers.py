@@ -44,7 +44,7 @@ def run(options: Options) -> Result:
     for count in consumers:
         row: Row = {"consumers": count}
         row |= {name: round(median(rates[count, name])) for name in names}
-        row |= dict.fromkeys(missing, "-")
+        row |= dict.fromkeys(missing, "not installed")
         rows.append(row | {"published SQLite": PUBLISHED.get(count)})
     flat: list[Row] = [
         {"consumers": count, "contender": name, "rate": median(rates[count, name])}

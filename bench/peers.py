@@ -7,7 +7,6 @@ the next, which no peer has.
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,14 +14,12 @@ from pathlib import Path
 import tenantq
 from bench._measure import in_turns, median, paired
 from bench._options import Options
-from bench._peers import PEERS, Peer
+from bench._peers import PEERS, Peer, missing
 from bench._plots import chart
 from bench._report import Result, Row
 from bench._workload import Jobs
 
 QUEUE = "peers"
-
-MODULES = {"persist-queue": "persistqueue"}
 
 
 def run(options: Options) -> Result:
@@ -30,7 +27,7 @@ def run(options: Options) -> Result:
     rows: list[Row] = []
     result = Result(name="", question="", rows=rows, parameters={"backlogs": backlogs})
     for name, kind in PEERS.items():
-        if importlib.util.find_spec(MODULES.get(name, name)) is None:
+        if name in missing():
             result.notes.append(f"{name}: not installed: pip install {name}")
             continue
         for backlog in backlogs:

@@ -82,8 +82,8 @@ def run(options: Options) -> Result:
 
 
 def measure(directory: Path, durability: str, options: Options, result: Result) -> None:
-    size = options.pick(500, 100)
-    rounds = options.pick((5 if durability == "normal" else 2) * options.iterations, 2)
+    size = options.pick(500, 50)
+    rounds = options.pick((5 if durability == "normal" else 2) * options.iterations, 1)
     jobs = Jobs()
     raw = DocumentsQueue(directory / "queue.db", durability=durability)
     with tenantq.open(directory / "store", durability=durability) as store:
