@@ -48,10 +48,11 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 class Result(msgspec.Struct, kw_only=True):
     """What one run of a benchmark found."""
 
-    name: str
-    question: str
     rows: list[Row]
     parameters: dict[str, Any]
+    name: str = ""
+    """Of the module; the command fills it in, and its question."""
+    question: str = ""
     ratios: list[Ratio] = []
     notes: list[str] = []
     figure: Figure | None = None

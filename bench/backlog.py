@@ -33,7 +33,7 @@ Step = tuple[float, float]
 def run(options: Options) -> Result:
     sizes = options.pick(sorted({100_000, options.rows}), [2_000])
     rows: list[Row] = []
-    result = Result(name="", question="", rows=rows, parameters={"block": BLOCK, "durability": "normal"})
+    result = Result(rows=rows, parameters={"block": BLOCK, "durability": "normal"})
     for size in sizes:
         for contender, kinds in (("tenantq", FILLS), ("documents' SQL", DOCUMENTS_FILLS)):
             for kind in kinds:

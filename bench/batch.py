@@ -20,8 +20,6 @@ CONTENDERS = ("documents' loop", "tenantq batched")
 def run(options: Options) -> Result:
     rows: list[Row] = []
     result = Result(
-        name="",
-        question="",
         rows=rows,
         parameters={"producers": 4, "consumers": 4, "depth": options.depth(), "durability": options.durability},
     )

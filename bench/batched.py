@@ -48,8 +48,6 @@ def run(options: Options) -> Result:
     rows += [{"contender": name, "messages_per_s": round(median(rate))} for name, rate in rates.items()]
     ours = rates["tenantq"]
     return Result(
-        name="",
-        question="",
         rows=rows,
         parameters={"batch": BATCH, "depth": options.depth(), "durability": "normal", "turns": turns},
         ratios=[

@@ -34,8 +34,6 @@ def run(options: Options) -> Result:
         row_of(name, factor, capacities[name], trials[name, factor]) for name in CONTENDERS for factor in factors
     ]
     result = Result(
-        name="",
-        question="",
         rows=rows,
         parameters={"producers": 4, "consumers": 4, "durability": options.durability},
         figure=chart(

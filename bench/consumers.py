@@ -52,8 +52,6 @@ def run(options: Options) -> Result:
         for count in consumers
     ]
     result = Result(
-        name="",
-        question="",
         rows=rows,
         parameters={"producers": 4, "depth": options.depth(), "durability": options.durability},
         figure=chart(flat, x="consumers", y="rate", by="contender", title="Throughput", y_label="messages/s"),

@@ -22,7 +22,7 @@ PUBLISHED = {(1_000, 4): "12/s, under 0.1 ms", (5_000, 4): "410/s, 0.6 ms", (10_
 
 def run(options: Options) -> Result:
     rows: list[Row] = []
-    result = Result(name="", question="", rows=rows, parameters={"producers": 4})
+    result = Result(rows=rows, parameters={"producers": 4})
     for rate, consumers in options.pick(POINTS, POINTS[:1]):
         trials: dict[str, list[Trial]] = {name: [] for name in CONTENDERS}
         for _ in range(options.iterations):

@@ -47,8 +47,6 @@ def run(options: Options) -> Result:
             for name in CONTENDERS
         ]
     return Result(
-        name="",
-        question="",
         rows=rows,
         parameters={"producers": 4, "consumers": 4, "depth": options.depth()},
         ratios=[

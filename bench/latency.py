@@ -26,7 +26,7 @@ PUBLISHED = {1_000: 1.1, 5_000: 2.8, 10_000: 8.4}
 
 def run(options: Options) -> Result:
     rows: list[Row] = []
-    result = Result(name="", question="", rows=rows, parameters={"durability": options.durability})
+    result = Result(rows=rows, parameters={"durability": options.durability})
     for producers, consumers in options.pick(SHAPES, SHAPES[:1]):
         for rate in options.pick(RATES, RATES[:1]):
             trials: dict[str, list[Trial]] = {name: [] for name in CONTENDERS}

@@ -44,8 +44,6 @@ def run(options: Options) -> Result:
             },
         )
     return Result(
-        name="",
-        question="",
         rows=rows,
         parameters={"messages": count, "batch": BATCH},
         figure=chart(

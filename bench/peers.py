@@ -25,7 +25,7 @@ QUEUE = "peers"
 def run(options: Options) -> Result:
     backlogs = options.pick((0, options.rows), (0, 200))
     rows: list[Row] = []
-    result = Result(name="", question="", rows=rows, parameters={"backlogs": backlogs})
+    result = Result(rows=rows, parameters={"backlogs": backlogs})
     for name, kind in PEERS.items():
         if name in missing():
             result.notes.append(f"{name}: not installed: pip install {name}")

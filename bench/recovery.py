@@ -56,8 +56,6 @@ def run(options: Options) -> Result:
         row |= {f"p{percent}_ms": percentile(ordered, percent) for percent in (50, 95, 99)}
         rows.append(row | {"max_ms": ordered[-1], "published_p50": 38.0, "published_p99": 92.0})
     return Result(
-        name="",
-        question="",
         rows=rows,
         parameters={"rate": RATE, "depth": options.depth(), "durability": options.durability},
         ratios=[

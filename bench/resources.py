@@ -68,8 +68,6 @@ def run(options: Options) -> Result:
         for name in names
     ]
     return Result(
-        name="",
-        question="",
         rows=rows,
         parameters={"rate": RATE, "producers": 4, "consumers": 4, "durability": options.durability},
         notes=[f"{name}: {reason}" for name, reason in missing.items()],

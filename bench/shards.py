@@ -34,8 +34,6 @@ def run(options: Options) -> Result:
             for name in CONTENDERS
         ]
     result = Result(
-        name="",
-        question="",
         rows=rows,
         parameters={"producers": 1, "consumers": 1, "depth": options.depth(), "durability": options.durability},
         figure=chart(

@@ -64,7 +64,7 @@ def tenant_block(tenant: tenantq.Tenant, queue: str, payloads: list[object]) -> 
 
 def run(options: Options) -> Result:
     rows: list[Row] = []
-    result = Result(name="", question="", rows=rows, parameters={"depth": options.depth()})
+    result = Result(rows=rows, parameters={"depth": options.depth()})
     for durability in ("normal", "full"):
         with options.directory() as directory:
             measure(directory, durability, options, result)

@@ -43,7 +43,7 @@ TIMEOUT = 300.0
 
 def run(options: Options) -> Result:
     rows: list[Row] = []
-    result = Result(name="", question="", rows=rows, parameters={"workers": WORKERS, "concurrency": CONCURRENCY})
+    result = Result(rows=rows, parameters={"workers": WORKERS, "concurrency": CONCURRENCY})
     for count in options.pick(JOBS, (200,)):
         found: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENDERS}
         for number in range(options.iterations + (0 if options.is_smoke else 1)):

@@ -28,7 +28,7 @@ def run(options: Options) -> Result:
     turns = options.pick(max(3, options.iterations), 1)
     seconds = options.window / 2
     rows: list[Row] = []
-    result = Result(name="", question="", rows=rows, parameters={"threads": THREADS, "turns": turns})
+    result = Result(rows=rows, parameters={"threads": THREADS, "turns": turns})
     for durability in ("full", "normal"):
         with options.directory() as directory:
             rates, merged = measure(directory, durability, turns, seconds)

@@ -42,8 +42,6 @@ def run(options: Options) -> Result:
     rows: list[Row] = [{"contender": name, "messages_per_s": round(median(rate))} for name, rate in rates.items()]
     best = max((name_of(number) for number in CONCURRENCY), key=lambda name: median(rates[name]))
     return Result(
-        name="",
-        question="",
         rows=rows,
         parameters={"messages": count, "durability": "normal", "turns": turns},
         ratios=[
