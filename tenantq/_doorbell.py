@@ -66,15 +66,21 @@ class Doorbell:
         self._listener: _Listener | None = None
 
     def ring(self, slot: int) -> None:
-        """Tell the listeners that the tenants of a slot may have something new."""
+        """Tell the listeners that the tenants of a slot may have something new: those of this process at once."""
+        listener = self._listener
         try:
             if self._descriptor < 0:
                 with self._lock:
                     if self._descriptor < 0:
                         self._descriptor = _open(self._path)
-            os.pwrite(self._descriptor, _TIME.pack(time.monotonic_ns()), slot * _TIME.size)
+            if listener is None:
+                os.pwrite(self._descriptor, _TIME.pack(time.monotonic_ns()), slot * _TIME.size)
+            else:
+                listener.write(self._descriptor, slot)
         except OSError:  # a full disk, say: the commit stands, and the sweep finds it
             logger.warning("the doorbell could not be rung", exc_info=True)
+        if self._subscribers:
+            self._tell(frozenset((slot,)))
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Call back with the slots that were rung, in the listener's thread; return what ends that.
@@ -131,11 +137,22 @@ class _Listener:
             os.close(descriptor)
         # Watched before the copy is taken: a write after it is either in the copy or told of.
         self._inotify = _watch(path)
-        self._copy = self._map[:]
+        self._lock = threading.Lock()
+        self._copy = bytearray(self._map)
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="tenantq-doorbell", daemon=True)
         self._thread.start()
+
+    def write(self, descriptor: int, slot: int) -> None:
+        """Ring for the other processes. This one is told by its caller, after the write: what another process
+        rang for in this slot before it is told with it, what it rings for behind it is a change again.
+        """
+        rung_at = _TIME.pack(time.monotonic_ns())
+        place = slot * _TIME.size
+        with self._lock:
+            os.pwrite(descriptor, rung_at, place)
+            self._copy[place : place + _TIME.size] = rung_at
 
     def stop(self) -> None:
         """End the thread and give back what it held."""
@@ -164,8 +181,9 @@ class _Listener:
                 self._tell(changed)
 
     def _changed(self) -> frozenset[int]:
-        now = self._map[:]
-        before, self._copy = self._copy, now
+        with self._lock:
+            now = self._map[:]
+            before, self._copy = self._copy, bytearray(now)
         if now == before:
             return frozenset()
         view, old = memoryview(now).cast("Q"), memoryview(before).cast("Q")

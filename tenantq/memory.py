@@ -217,12 +217,12 @@ class MemoryQueue:
 
         With `delay` they are claimable after so many seconds.
         """
-        visible = visible_ns(self._clock.now_ns(), delay)
+        visible, due = self._when(self._clock.now_ns(), delay)
 
         def give_back(lane: Lane, entry: Entry) -> None:
             entry.attempts -= 1
             if delay:
-                entry.visible_ns = visible
+                entry.visible_ns, entry.due = visible, due
                 self._lanes.wait(lane, entry)
             else:
                 self._lanes.give_back(lane, entry, get_ident())

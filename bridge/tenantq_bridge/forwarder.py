@@ -21,6 +21,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from msgspec import structs
+
 from tenantq import Store, Watch
 from tenantq.arguments import check_limit, check_seconds
 from tenantq.errors import TenantqError, UnknownTenant
@@ -41,7 +43,9 @@ DEFAULT_BATCH_BYTES = 8 * 1024 * 1024
 DEFAULT_TENANT_ROWS = 500
 """A tenant's share of a batch: one with a million events takes turns with those that have one."""
 
-BATCH_TENANTS = 500
+BATCH_TENANTS = 100
+"""Reading and marking a file costs more than its events in Postgres do: the first tenants of a long line should
+not wait until the files of the last are read."""
 
 DEFAULT_KEEP = 86_400.0
 """Seconds that a file keeps forwarded events: what a failover of Postgres may lose can be sent again."""
@@ -102,10 +106,13 @@ class Forwarder(Service):
         self._states = ForwardingStates(queue.database, queue.schema)
         self._sql = queue.database.statements("forwarding.sql")
         self._watch: Watch | None = None
+        self._is_running = False
         self._line: deque[str] = deque()
         self._in_line: set[str] = set()
         self._retries: dict[str, tuple[float, float]] = {}
         self._pruned: dict[str, float] = {}
+        self._settled: dict[str, OutboxPosition] = {}
+        """The files whose last event is known to be in Postgres, as this forwarder left them."""
         self._losses = 0
         self._outages = 0
         self._next_heartbeat = 0.0
@@ -118,6 +125,9 @@ class Forwarder(Service):
         file fails is left for later and does not hold up the others: see `tenant_failures`.
         """
         self._notice(0)
+        if not self._line and not self._is_running:
+            # Called by hand: a ring may be a moment late, and 0 is to mean that nothing waits.
+            self._queue_up(tenant for tenant in self.store.tenants() if tenant not in self._retries)
         try:
             self._keep_in_touch()
             count = 0
@@ -128,6 +138,14 @@ class Forwarder(Service):
             raise
         self._outages = 0
         return count
+
+    def run(self) -> None:
+        """Forward what comes in this thread until `stop` is called from elsewhere; an outage is waited out."""
+        self._is_running = True
+        try:
+            super().run()
+        finally:
+            self._is_running = False
 
     def pause(self) -> None:
         """Wait until a tenant has something; after an outage for longer each time, and not all at once."""
@@ -144,6 +162,7 @@ class Forwarder(Service):
             self._watch.close()
         super().stop()
         self._watch = None
+        self._settled.clear()
 
     def states(self) -> list[ForwardingState]:
         """Return what Postgres knows of every tenant that was ever forwarded to it."""
@@ -201,6 +220,7 @@ class Forwarder(Service):
         if self._losses != self._database.losses:
             # It may have been a failover: what the files think is in Postgres is compared, tenant by tenant.
             self._losses = self._database.losses
+            self._settled.clear()
             self._queue_up(self.store.tenants())
 
     # One batch
@@ -220,7 +240,8 @@ class Forwarder(Service):
             with self._sparing_others(tenant):
                 outbox = self.store.tenant(tenant, create=False).outbox
                 position = outbox.position()
-                if position.file_id:
+                # Its own mark is a change of the file too: what was left complete need not be compared again.
+                if position.file_id and position != self._settled.get(tenant):
                     found[tenant] = outbox, position
         if not found:
             return []
@@ -284,6 +305,10 @@ class Forwarder(Service):
         if seq > known and outbox.event_id_at(seq) == parcel.last_event_id:
             outbox.mark_forwarded(seq, parcel.last_event_id)
             known = seq
+        if seq == known == parcel.position.last_seq:
+            self._settled[tenant] = structs.replace(
+                parcel.position, forwarded_seq=seq, forwarded_event_id=parcel.last_event_id, pending=0
+            )
         now = time.monotonic()
         if parcel.moves and seq == known and now >= self._pruned.get(tenant, float("-inf")) + PRUNE_INTERVAL:
             self._pruned[tenant] = now

@@ -19,7 +19,6 @@ from tenantq_bridge import (
     PostgresReadOnly,
     PostgresTimeout,
     PostgresUnavailable,
-    SharedMessage,
 )
 from tenantq_bridge.errors import PostgresError
 from tests.bridge.conftest import Sql
@@ -239,19 +238,21 @@ def test_a_closed_queue_says_so(migrated_dsn: str) -> None:
 def test_a_forked_child_connects_anew_and_leaves_the_parents_sessions_alone(postgres_queue: PostgresQueue) -> None:
     postgres_queue.enqueue("q", "before")
     postgres_queue.claim("none", wait=0.01)
+    session = postgres_queue.database.run(b"SELECT pg_backend_pid()")
     pid = os.fork()
     if pid == 0:
         try:
             postgres_queue.enqueue("q", "child")
             [message] = postgres_queue.claim("q", wait=5.0)
             message.ack()
-            os._exit(0 if message.payload == "before" else 1)
+            is_new = postgres_queue.database.run(b"SELECT pg_backend_pid()") != session
+            os._exit(0 if is_new and message.payload == "before" else 1)
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     [message] = postgres_queue.claim("q")
     assert message.payload == "child"
-    assert isinstance(message, SharedMessage)
+    assert postgres_queue.database.run(b"SELECT pg_backend_pid()") == session
     assert postgres_queue.database.losses == 0
 
 

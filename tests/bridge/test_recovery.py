@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -269,7 +270,11 @@ def failover(postgres_server: PostgresServer, migrated_dsn: str) -> Iterator[Cal
 
 
 def test_what_a_failover_lost_is_sent_again_though_nothing_new_is_emitted(
-    root: Path, postgres_queue: PostgresQueue, bodies: Bodies, failover: Callable[[], Callable[[], None]]
+    root: Path,
+    postgres_queue: PostgresQueue,
+    bodies: Bodies,
+    failover: Callable[[], Callable[[], None]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with tenantq.open(root) as store:
         forwarder = Forwarder(store, postgres_queue, tenant_rows=4)
@@ -282,9 +287,16 @@ def test_what_a_failover_lost_is_sent_again_though_nothing_new_is_emitted(
         assert drain(forwarder) == 10
         go_back()
         assert bodies() == list(range(5))
-        forwarder._next_heartbeat = 0.0  # the quiet before it asks is over
-        assert drain(forwarder) == 10
-        forwarder.stop()
+        assert forwarder._watch is not None
+        while forwarder._watch.wait(0.6):
+            pass  # its own marks are changes too; from here on nothing but the lost connection tells
+        monkeypatch.setattr("tenantq_bridge.forwarder.HEARTBEAT", 0.05)
+        forwarder._next_heartbeat = 0.0
+        deadline = time.monotonic() + 30
+        with forwarder:
+            while forwarder.forwarded < 25:
+                assert time.monotonic() < deadline, "it does not notice"
+                threading.Event().wait(0.01)
         assert store.tenant("acme").outbox.position().pending == 0
     assert bodies() == list(range(15))
 

@@ -237,3 +237,13 @@ def test_a_lease_that_is_over_can_still_be_extended(queue: Verbs, advance: Advan
     message.extend(3600)
     assert queue.claim("mail") == []
     message.ack()
+
+
+def test_a_message_released_for_later_waits_and_its_attempt_is_not_counted(queue: Verbs, advance: Advance) -> None:
+    queue.enqueue("mail", 1)
+    queue.release(*queue.claim("mail"), delay=0.15)
+    assert queue.claim("mail") == []
+    assert (queue.stats().ready, queue.stats().scheduled, queue.stats().claimed) == (0, 1, 0)
+    advance(0.15)
+    (message,) = queue.claim("mail")
+    assert message.attempts == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import subprocess
 import sys
@@ -114,13 +113,13 @@ def test_a_bell_that_cannot_be_written_is_no_error_of_the_commit(tmp_path: Path)
 
 
 def test_close_gives_back_all_descriptors_and_the_thread(tmp_path: Path) -> None:
-    before = set(os.listdir("/proc/self/fd")), threading.active_count()
+    before = set(Path("/proc/self/fd").iterdir()), threading.active_count()
     bell = Doorbell(tmp_path)
     heard = heard_by(bell)
     bell.ring(1)
     gather(heard, {1})
     bell.close()
-    assert (set(os.listdir("/proc/self/fd")), threading.active_count()) == before
+    assert (set(Path("/proc/self/fd").iterdir()), threading.active_count()) == before
 
 
 def test_a_waiting_claim_is_woken_by_another_process(tmp_path: Path) -> None:

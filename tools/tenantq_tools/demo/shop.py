@@ -130,7 +130,7 @@ def make_worker(
         os.write(descriptor, b"s")
 
     @worker.on(WarmPage)
-    def warm_page(message: tenantq.Message[WarmPage]) -> None:
+    def warm_page(_message: tenantq.Message[WarmPage]) -> None:
         os.write(descriptor, b"h")
 
     @worker.on(OrderPlaced, queue=BILLING)

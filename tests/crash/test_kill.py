@@ -1,0 +1,224 @@
+"""A process killed at a point: what it acknowledged is there, what it did not is whole or absent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tenantq
+from tests.children import Child
+
+SCRIPT = """
+from tenantq import _schema, backup
+from tenantq._file import TenantFile
+from tenantq._sqlite import Database
+
+root, point, action = sys.argv[1:]
+store = tenantq.open(root)
+tenant = store.tenant("acme")
+
+def enqueue():
+    tenant.enqueue_many("mail", ["new", "new"])
+
+def claim():
+    tenant.claim("mail", 2, lease=0.2)
+
+def ack():
+    tenant.ack(*held)
+
+def dead_letter():
+    held[0].dead_letter(error="no")
+
+def transaction():
+    with tenant.transaction() as tx:
+        tx.execute("INSERT INTO app VALUES (1)")
+        tx.enqueue("mail", "new")
+        tx.emit("topic", 1)
+        tx.ack(held[0])
+
+def exchange():
+    tenant.exchange(held, "mail", 1, lease=0.2)
+
+def settle():
+    tenant.reap()
+
+held = tenant.claim("mail", 2, lease=0.2) if action in ("ack", "dead_letter", "transaction", "exchange") else []
+begin, commit = Database.begin, Database.commit
+
+def after_begin(self):
+    begin(self)
+    stop_here("at the point")
+
+def before_commit(self):
+    stop_here("at the point")
+
+def after_commit(self):
+    commit(self)
+    stop_here("at the point")
+
+match point:
+    case "after begin":
+        Database.begin = after_begin
+    case "before commit":
+        Database.commit = before_commit
+    case "after commit":
+        Database.commit = after_commit
+globals()[action]()
+say("returned")
+hear()
+"""
+
+POINTS = ["after begin", "before commit", "after commit", "returned"]
+
+AFTER: dict[str, dict[str, object]] = {
+    "enqueue": {"mail": ["old", "old", "old", "new", "new"]},
+    "claim": {"mail": ["old", "old", "old"]},
+    "ack": {"mail": ["old"]},
+    "dead_letter": {"mail": ["old", "old"], "dead": 1},
+    "transaction": {"mail": ["old", "old", "new"], "outbox": 1, "app": [(1,)]},
+    "exchange": {"mail": ["old"]},
+}
+BEFORE: dict[str, object] = {"mail": ["old", "old", "old"], "dead": 0, "outbox": 0, "app": []}
+
+
+def state_when_leases_are_over(root: Path) -> dict[str, Any]:
+    with tenantq.open(root) as store:
+        acme = store.tenant("acme")
+        assert tenantq.verify(acme.path).problems == ()
+        claimed: list[object] = []
+        while acme.stats().claimed:
+            claimed += [message.payload for message in acme.claim("mail", 9, lease=60, wait=0.1)]
+            if acme.next_due() is None or len(claimed) == acme.stats().claimed:
+                break
+        claimed += [message.payload for message in acme.claim("mail", 9, lease=60)]
+        stats = acme.stats()
+        with acme.transaction() as tx:
+            app = tx.execute("SELECT * FROM app")
+        return {
+            "mail": sorted(map(str, claimed), reverse=True),
+            "dead": stats.dead,
+            "outbox": stats.outbox,
+            "app": app,
+        }
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("action", AFTER)
+def test_a_call_of_a_killed_process_is_whole_or_absent(tmp_path: Path, action: str, point: str) -> None:
+    with tenantq.open(tmp_path) as store:
+        acme = store.tenant("acme")
+        acme.enqueue_many("mail", ["old"] * 3)
+        with acme.transaction() as tx:
+            tx.execute("CREATE TABLE app (a)")
+    with Child(SCRIPT, tmp_path, point, action) as child:
+        assert child.heard() == ("returned" if point == "returned" else "at the point")
+        child.kill()
+    happened = point in ("after commit", "returned")
+    expected = {**BEFORE, **(AFTER[action] if happened else {})}
+    found = state_when_leases_are_over(tmp_path)
+    assert found == {**expected, "mail": sorted(expected["mail"], reverse=True)}  # type: ignore[call-overload]
+
+
+CREATOR = """
+import os
+from tenantq import _schema
+
+point = sys.argv[2]
+names = {"linking": "link", "unlinking": "unlink"}
+if point == "building":
+    _schema.write_schema = lambda *_: stop_here("at the point")
+elif point == "linking":
+    _schema.os.link = lambda *_: stop_here("at the point")
+elif point == "linked":
+    _schema.sync_directory = lambda *_: stop_here("at the point")
+tenantq.open(sys.argv[1]).tenant("acme").enqueue("mail", 1)
+"""
+
+
+@pytest.mark.parametrize("point", ["building", "linking", "linked"])
+def test_a_tenant_is_made_whole_or_not_at_all(tmp_path: Path, point: str) -> None:
+    with Child(CREATOR, tmp_path, point) as child:
+        assert child.heard() == "at the point"
+        child.kill()
+    with tenantq.open(tmp_path) as store:
+        assert list(store.tenants()) == (["acme"] if point == "linked" else [])
+        acme = store.tenant("acme")
+        acme.enqueue("mail", 2)
+        assert [message.payload for message in acme.peek("mail")] == [2]
+        assert tenantq.verify(acme.path).ok
+
+
+RESTORER = """
+from pathlib import Path
+from tenantq import _schema, backup
+
+point = sys.argv[3]
+replace, remove = Path.replace, _schema.remove_sidecars
+
+def stop_before_replace(self, target):
+    if str(target).endswith("acme.db"):
+        stop_here("at the point")
+    return replace(self, target)
+
+def stop_after_replace(self, target):
+    result = replace(self, target)
+    stop_here("at the point")
+    return result
+
+def stop_before_copy(*_):
+    stop_here("at the point")
+
+match point:
+    case "copied":
+        backup._check_sound = stop_before_copy
+    case "before the swap":
+        Path.replace = stop_before_replace
+    case "after the swap":
+        Path.replace = stop_after_replace
+tenantq.open(sys.argv[1]).restore("acme", sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("point", ["copied", "before the swap", "after the swap"])
+def test_a_restore_that_is_killed_leaves_the_old_file_or_the_new_one(tmp_path: Path, point: str) -> None:
+    with tenantq.open(tmp_path / "store") as store:
+        acme = store.tenant("acme")
+        acme.enqueue("mail", "saved")
+        acme.backup(tmp_path / "x.db")
+        acme.enqueue("mail", "later")
+    with Child(RESTORER, tmp_path / "store", tmp_path / "x.db", point) as child:
+        assert child.heard() == "at the point"
+        child.kill()
+    with tenantq.open(tmp_path / "store") as store:
+        acme = store.tenant("acme")
+        payloads = [message.payload for message in acme.peek("mail")]
+        assert payloads == (["saved"] if point == "after the swap" else ["saved", "later"])
+        assert tenantq.verify(acme.path).ok
+        store.restore("acme", tmp_path / "x.db")
+        assert acme.stats().ready == 1
+
+
+DELETER = """
+from tenantq import _schema
+
+_schema.remove_sidecars = lambda *_: stop_here("at the point")
+store = tenantq.open(sys.argv[1])
+store.delete("acme")
+"""
+
+
+def test_a_delete_that_is_killed_leaves_nothing_of_the_old_tenant(tmp_path: Path) -> None:
+    with Child(
+        'tenantq.open(sys.argv[1]).tenant("acme").enqueue("mail", "old"); stop_here("x")', tmp_path
+    ) as child:
+        child.heard()
+        child.kill()
+    with Child(DELETER, tmp_path) as child:
+        assert child.heard() == "at the point"
+        child.kill()
+    with tenantq.open(tmp_path) as store:
+        assert list(store.tenants()) == []
+        store.tenant("acme").enqueue("mail", "new")
+        assert [message.payload for message in store.tenant("acme").peek("mail")] == ["new"]
