@@ -1,0 +1,74 @@
+"""Every benchmark runs, and its JSON line has what is promised. No time is judged."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.__main__ import names, question_of
+from bench._peers import PEERS, missing
+
+ROOT = Path(__file__).resolve().parents[2]
+
+FIELDS = {"name", "question", "machine", "versions", "date", "parameters", "rows", "ratios", "notes"}
+
+PLOTTED = {"consumers", "single"}
+"""A line and bars are enough: the library that draws them takes long to import."""
+
+HAS_PLOTS = importlib.util.find_spec("matplotlib") is not None
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "bench", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_benchmark_runs_and_tells_what_it_found(name: str, tmp_path: Path) -> None:
+    if name == "peers" and missing() == set(PEERS):
+        pytest.skip("no peer is installed")
+    plots = ("--plots", str(tmp_path)) if HAS_PLOTS and name in PLOTTED else ()
+    done = bench(name, "--seconds", "1", "--iterations", "1", "--json", "--scratch", str(tmp_path), *plots)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    result = json.loads(line)
+    assert set(result) >= FIELDS
+    assert result["name"] == name
+    assert result["question"].endswith("?")
+    assert result["rows"]
+    assert len({tuple(row) for row in result["rows"]}) == 1, "all rows have the same columns"
+    assert all(ratio["median"] > 0 for ratio in result["ratios"])
+    assert {"cpu", "cores", "kernel", "filesystem"} <= set(result["machine"])
+    assert {"tenantq", "python", "apsw", "sqlite"} <= set(result["versions"])
+    if plots:
+        assert (tmp_path / f"{name}.svg").read_bytes().startswith(b"<?xml")
+
+
+def test_the_list_names_every_benchmark_with_its_question() -> None:
+    done = bench("list")
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()] == names()
+    assert all(question_of(name).endswith("?") for name in names())
+
+
+@pytest.mark.skipif(not HAS_PLOTS, reason="plots need matplotlib")
+def test_the_page_keeps_what_other_runs_found(tmp_path: Path) -> None:
+    page = tmp_path / "benchmarks.md"
+    for name in ("threads", "batched"):
+        done = bench(name, "--seconds", "1", "--iterations", "1", "--json", "--write", str(page))
+        assert done.returncode == 0, done.stderr
+    text = page.read_text(encoding="utf-8")
+    assert text.index("## batched") < text.index("## threads")
+    assert (tmp_path / "plots" / "threads.svg").exists()
+    assert len(page.with_suffix(".jsonl").read_text(encoding="utf-8").splitlines()) == 2
