@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tenantq import _schema
 from tenantq._sqlite import Database, Parameters, Row
 from tenantq.sqlfile import load_statements
 
@@ -34,10 +35,11 @@ class TenantFile:
     Not for two threads at once. `begin` and `commit` enclose all that changes the file.
     """
 
-    def __init__(self, database: Database, meta: dict[str, str]) -> None:
+    def __init__(self, database: Database, meta: dict[str, str], boot_id: str) -> None:
         self.database = database
         self.tenant_id = meta["tenant_id"]
         self.file_id = meta["file_id"]
+        self.boot_id = boot_id
         self.commits = 0
         self.news = False
         """Whether the transaction made something claimable or emitted an event."""
@@ -47,6 +49,7 @@ class TenantFile:
         self._depths: dict[str, list[int]] = {}
         self._emitted = 0
         self._last_seq = 0
+        self._is_of_this_boot = meta.get("boot_id") == boot_id
         self._last_id = -1
         self._last_id_is_checked = False
         self._data_version = -1
@@ -172,9 +175,9 @@ class TenantFile:
 
     # Claim, and the ends of a delivery
 
-    def probe(self, queue: str, now: int) -> tuple[bool, bool, bool]:
+    def probe(self, queue: str, now: int, boottime: int) -> tuple[bool, bool, bool]:
         """Tell whether something is ready, something is due, and the queue is paused; takes no lock."""
-        ready, due, paused = self._execute(PROBE_QUEUE, (queue, now))[0]
+        ready, due, paused = self._execute(PROBE_QUEUE, (queue, now, boottime))[0]
         return bool(ready), bool(due), bool(paused)
 
     def claim(
@@ -184,11 +187,13 @@ class TenantFile:
         *,
         worker: str,
         now: int,
-        lease_expires_at: int,
+        leased_until: int,
         lease_token: int,
     ) -> list[Row]:
         """Claim what is ready, in the order of priority, time and id."""
-        rows = self._execute(CLAIM_MESSAGES, (worker, now, lease_expires_at, lease_token, queue, limit))
+        if not self._is_of_this_boot:
+            self._enter_boot()
+        rows = self._execute(CLAIM_MESSAGES, (worker, now, leased_until, lease_token, queue, limit))
         if rows:
             if len(rows) > 1:  # RETURNING has no order of its own
                 rows.sort(key=_claim_order)
@@ -240,12 +245,12 @@ class TenantFile:
         self.news = True
         return True
 
-    def extend(self, queue: str, fence: Fence, *, lease_expires_at: int, worker: str) -> bool:
+    def extend(self, queue: str, fence: Fence, *, leased_until: int, worker: str) -> bool:
         """Move the end of a lease; False if it is lost."""
         found = self._execute(_QUEUE["find_lease"], fence)
         if not found:
             return False
-        self._execute(_QUEUE["extend_lease"], (lease_expires_at, worker, *fence))
+        self._execute(_QUEUE["extend_lease"], (leased_until, worker, *fence))
         if not found[0][0]:
             depths = self._depth(queue)
             depths[1] -= 1
@@ -269,39 +274,55 @@ class TenantFile:
 
     # What time changes
 
-    def settle_due(self, now: int, *, forget: bool = False) -> tuple[int, int]:
+    def settle_due(self, now: int, boottime: int, *, forget: bool = False) -> tuple[int, int]:
         """Free up to STEP messages that became due; return how many, and how many leases were among them.
 
         A scheduled message becomes ready. A message whose lease ended becomes ready too, or dead when its
         attempts are used up: whoever worked it is taken for gone. With `forget` a lease that ended is lost;
         without, only a claim of its message loses it.
         """
-        rows = self._execute(_QUEUE["find_due"], (now, STEP))
-        expired = 0
-        for message_id, queue, was_claimed, is_exhausted in rows:
-            if not was_claimed:
-                depths = self._depth(queue)
-                depths[2] -= 1
-                depths[1] += 1
-            elif is_exhausted:
-                expired += 1
+        expired = self._execute(_QUEUE["find_expired"], (boottime, STEP))
+        for message_id, queue, is_exhausted in expired:
+            if is_exhausted:
                 self._bury(queue, message_id, 3, now=now, error="the lease of the last attempt expired")
                 continue
-            else:
-                expired += 1
-                depths = self._depth(queue)
-                depths[3] -= 1
-                depths[1] += 1
-                if forget:
-                    self._execute(_QUEUE["forget_lease"], (message_id,))
             self._execute(_QUEUE["free_message"], (message_id,))
-        self.news = self.news or bool(rows)
-        return len(rows), expired
+            if forget:
+                self._execute(_QUEUE["forget_lease"], (message_id,))
+            depths = self._depth(queue)
+            depths[3] -= 1
+            depths[1] += 1
+        due = self._execute(_QUEUE["find_due"], (now, STEP - len(expired)))
+        for message_id, queue in due:
+            self._execute(_QUEUE["free_message"], (message_id,))
+            depths = self._depth(queue)
+            depths[2] -= 1
+            depths[1] += 1
+        self.news = self.news or bool(expired or due)
+        return len(expired) + len(due), len(expired)
 
-    def next_due(self) -> int | None:
-        """Return when time alone will next change something (Unix nanoseconds)."""
-        due: int | None = self._execute(_QUEUE["next_due"])[0][0]
-        return due
+    def next_due(self) -> tuple[int | None, int | None]:
+        """Return when time alone will next change something: wall time, and time since the boot."""
+        due_at, leased_until = self._execute(_QUEUE["next_due"])[0]
+        return due_at, leased_until
+
+    def has_leases(self) -> bool:
+        """Tell whether anything is claimed."""
+        return self.next_due()[1] is not None
+
+    def _enter_boot(self) -> None:
+        """Make sure, before a lease is written, that all leases in the file are of this boot."""
+        if _schema.read_meta(self.database).get("boot_id") != self.boot_id:
+            self._execute(_QUEUE["end_leases"])
+            _schema.write_meta(self.database, "boot_id", self.boot_id)
+        self._is_of_this_boot = True
+
+    def end_leases_of_another_boot(self) -> None:
+        """End the leases of processes that a boot has ended, or that are on another host."""
+        if not self._is_of_this_boot and self.has_leases():
+            self.begin()
+            self._enter_boot()
+            self.commit()
 
     # What an operator needs
 
@@ -314,13 +335,14 @@ class TenantFile:
 
     def purge(self, queue: str) -> int:
         """Delete up to STEP messages of a queue, waiting or claimed; return how many."""
-        rows = self._execute(_QUEUE["find_ready"], (queue, STEP))
-        if len(rows) < STEP:
-            rows += self._execute(_QUEUE["find_waiting"], (queue, STEP - len(rows)))
-        for message_id, state in rows:
-            self._execute(_QUEUE["delete_message"], (message_id,))
-            self._depth(queue)[("", "ready", "scheduled", "claimed").index(state)] -= 1
-        return len(rows)
+        count = 0
+        for depth, statement in ((1, "find_ready"), (2, "find_scheduled"), (3, "find_claimed")):
+            rows = self._execute(_QUEUE[statement], (queue, STEP - count)) if count < STEP else []
+            for (message_id,) in rows:
+                self._execute(_QUEUE["delete_message"], (message_id,))
+            self._depth(queue)[depth] -= len(rows)
+            count += len(rows)
+        return count
 
     def pause(self, queue: str, now: int) -> None:
         """Let no claim find the messages of a queue."""
@@ -434,9 +456,9 @@ class TenantFile:
         """Return (queue, ready, scheduled, claimed, dead) of every queue."""
         return self._execute(_STATS["read_depths"])
 
-    def count_due(self, now: int) -> list[Row]:
+    def count_due(self, now: int, boottime: int) -> list[Row]:
         """Return (queue, was claimed, count) of what is due and not yet moved."""
-        return self._execute(_STATS["count_due"], (now,))
+        return self._execute(_STATS["count_due"], (now, boottime))
 
     def oldest_ready(self, queue: str) -> int | None:
         """Return since when the oldest ready message of a queue is claimable (Unix nanoseconds)."""

@@ -83,24 +83,15 @@ class TenantLeases(TenantAccess):
 
         def operation(file: TenantFile) -> tuple[list[int], Claimed]:
             lost = [lost_id for of_queue, some in held.items() for lost_id in file.ack(of_queue, some)]
-            now = self.clock.now_ns()
             if lost:
                 return lost, NOTHING
-            ready, due, paused = file.probe(queue, now)
+            now, boottime = self._times()
+            ready, due, paused = file.probe(queue, now, boottime)
             if due:
-                file.settle_due(now)
+                file.settle_due(now, boottime)
             if paused or not (ready or due):
                 return [], NOTHING
-            token, expires = new_lease_token(), now + nanoseconds(lease)
-            rows = file.claim(
-                queue,
-                limit,
-                worker=name,
-                now=now,
-                lease_expires_at=expires,
-                lease_token=token,
-            )
-            return [], (rows, expires, token)
+            return [], self._take(file, queue, limit, lease, name)
 
         if not acked and not self._probe(queue)[0]:
             return []
@@ -181,10 +172,10 @@ class TenantLeases(TenantAccess):
         check_lease(seconds, "seconds")
 
         def operation(file: TenantFile) -> int:
-            expires = self.clock.now_ns() + nanoseconds(seconds)
-            fence = (message.id, message.lease_token)
-            held = file.extend(message.queue, fence, lease_expires_at=expires, worker=worker_name())
-            return expires if held else 0
+            fence, lease_ns = (message.id, message.lease_token), nanoseconds(seconds)
+            now, boottime = self._times()
+            held = file.extend(message.queue, fence, leased_until=boottime + lease_ns, worker=worker_name())
+            return now + lease_ns if held else 0
 
         expires = self._write_existing(operation, 0)
         if not expires:
@@ -193,13 +184,16 @@ class TenantLeases(TenantAccess):
 
     def next_due(self) -> float | None:
         """Return the seconds until a delayed message or an expired lease is claimable; None without one."""
-        due = self._read(TenantFile.next_due, default=None)
-        return None if due is None else max(0.0, (due - self.clock.now_ns()) / NANOSECONDS)
+        due_at, leased_until = self._read(TenantFile.next_due, default=(None, None))
+        now, boottime = self._times()
+        waits = [] if due_at is None else [due_at - now]
+        waits += [] if leased_until is None else [leased_until - boottime]
+        return max(0.0, min(waits) / NANOSECONDS) if waits else None
 
     def _probe(self, queue: str) -> tuple[bool, bool]:
         """Tell whether a claim could find something, and whether something is due first."""
-        now = self.clock.now_ns()
-        ready, due, paused = self._read_one(lambda file: file.probe(queue, now), default=(False, False, False))
+        times = self._times()
+        ready, due, paused = self._read_one(lambda file: file.probe(queue, *times), default=(False, False, False))
         return (ready or due) and not paused, due
 
     def _claim(self, queue: str, limit: int, lease: float, worker: str) -> list[Message[Any]]:
@@ -209,24 +203,30 @@ class TenantLeases(TenantAccess):
                 return []
 
             def operation(file: TenantFile, is_due: bool = is_due) -> Claimed | None:
-                now = self.clock.now_ns()
                 # What is due is ready before anything is claimed; in steps, so that others get their turns.
-                if is_due and file.settle_due(now)[0] == STEP:
+                if is_due and file.settle_due(*self._times())[0] == STEP:
                     return None
-                token, expires = new_lease_token(), now + nanoseconds(lease)
-                rows = file.claim(
-                    queue,
-                    limit,
-                    worker=worker,
-                    now=now,
-                    lease_expires_at=expires,
-                    lease_token=token,
-                )
-                return rows, expires, token
+                return self._take(file, queue, limit, lease, worker)
 
             claimed = self._write_existing(operation, NOTHING)
             if claimed is not None:
                 return self._messages(queue, *claimed)
+
+    def _take(self, file: TenantFile, queue: str, limit: int, lease: float, worker: str) -> Claimed:
+        token, lease_ns = new_lease_token(), nanoseconds(lease)
+        now, boottime = self._times()  # of the transaction, not of the call that may have waited for it
+        rows = file.claim(
+            queue,
+            limit,
+            worker=worker,
+            now=now,
+            leased_until=boottime + lease_ns,
+            lease_token=token,
+        )
+        return rows, now + lease_ns, token
+
+    def _times(self) -> tuple[int, int]:
+        return self.clock.now_ns(), self.clock.boottime_ns()
 
     def _claim_when_rung(
         self,

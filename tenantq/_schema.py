@@ -55,8 +55,8 @@ def write_schema(database: Database, tenant_id: str) -> None:
     database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     database.execute(_SQL["create_schema"])
-    database.execute(_SQL["write_meta"], ("tenant_id", tenant_id))
-    database.execute(_SQL["write_meta"], ("file_id", str(uuid.uuid4())))
+    write_meta(database, "tenant_id", tenant_id)
+    write_meta(database, "file_id", str(uuid.uuid4()))
 
 
 def check_file(database: Database, tenant_id: str | None) -> dict[str, str]:
@@ -83,8 +83,13 @@ def check_file(database: Database, tenant_id: str | None) -> dict[str, str]:
 
 
 def read_meta(database: Database) -> dict[str, str]:
-    """Return the file's identity: tenant_id, file_id."""
+    """Return what the file knows of itself: tenant_id, file_id, and the boot_id of its leases."""
     return dict(database.execute(_SQL["read_meta"]))
+
+
+def write_meta(database: Database, name: str, value: str) -> None:
+    """Keep a fact about the file."""
+    database.execute(_SQL["write_meta"], (name, value))
 
 
 def sync_directory(directory: Path) -> None:

@@ -5,7 +5,6 @@ Every source has its own buffer and its own bound, so that a flood in one layer 
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import logging
 import random
@@ -169,11 +168,14 @@ class ClaimingSource:
         """Return what is claimed and not taken yet."""
         return list(self._buffer)
 
-    def drop(self, message: Message[Any]) -> None:
-        """Forget a message that nobody took, and that is another claim's by now."""
-        with contextlib.suppress(ValueError):  # a thread took it meanwhile
+    def drop(self, message: Message[Any]) -> bool:
+        """Forget a message that is another claim's by now; False if a thread took it meanwhile."""
+        try:
             self._buffer.remove(message)
-            self.done()
+        except ValueError:
+            return False
+        self.done()
+        return True
 
     @abstractmethod
     def _claim(self, room: int) -> int:

@@ -70,7 +70,7 @@ def verify(path: str | os.PathLike[str], *, quick: bool = False) -> VerifyReport
         try:
             check = "quick_check" if quick else "integrity_check"
             problems += [row[0] for row in database.execute(f"PRAGMA {check}(20)") if row[0] != "ok"]
-            opened = TenantFile(database, meta)
+            opened = TenantFile(database, meta, "")
             database.execute("BEGIN")
             problems += _miscounts(opened)
             depths = opened.depths()
@@ -148,7 +148,7 @@ def _check_sound(path: Path, tenant_id: str | None) -> None:
 
 def _give_back_claims(path: Path, tenant_id: str) -> None:
     with contextlib.closing(Database(path, durability=Durability.FULL, tenant=tenant_id)) as database:
-        file = TenantFile(database, _schema.check_file(database, tenant_id))
+        file = TenantFile(database, _schema.check_file(database, tenant_id), "")
         file.begin()
         file.give_back_claims()
         file.commit()

@@ -1,9 +1,13 @@
-"""Time, injected: `now_ns` for what is stored, `monotonic` for deadlines inside a process."""
+"""Time, injected: the wall's for what people read, and two that do not jump for leases and deadlines."""
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 NANOSECONDS = 1_000_000_000
@@ -21,12 +25,42 @@ class Clock(Protocol):
         """Return seconds that never go back."""
         ...
 
+    def boottime_ns(self) -> int:
+        """Return nanoseconds that never jump, the same in all processes of a host until it boots anew."""
+        ...
+
+    def boot_id(self) -> str:
+        """Return what names this boot of this host: boottime_ns of another one means nothing."""
+        ...
+
 
 class SystemClock:
     """The machine's clocks."""
 
     now_ns = staticmethod(time.time_ns)
     monotonic = staticmethod(time.monotonic)
+
+    def boottime_ns(self) -> int:
+        """Return the time since the boot, suspended or not; where there is no such clock, the wall time."""
+        return _boottime_ns()
+
+    def boot_id(self) -> str:
+        """Return the kernel's id of this boot; where it has none, the wall time is of every boot."""
+        return _BOOT_ID
+
+
+def _read_boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+_BOOT_ID = _read_boot_id()
+
+_boottime_ns: Callable[[], int] = time.time_ns
+if _BOOT_ID and sys.platform == "linux":
+    _boottime_ns = partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
 
 
 def nanoseconds(seconds: float) -> int:

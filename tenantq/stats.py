@@ -54,9 +54,9 @@ class TenantStats(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[QueueStats, ...] = ()
 
 
-def read_stats(file: TenantFile, now: int) -> tuple[tuple[QueueStats, ...], int]:
+def read_stats(file: TenantFile, now: int, boottime: int) -> tuple[tuple[QueueStats, ...], int]:
     """Return how each queue of a file is, and how many events wait in its outbox."""
-    due = {(queue, bool(was_claimed)): count for queue, was_claimed, count in file.count_due(now)}
+    due = {(queue, bool(was_claimed)): count for queue, was_claimed, count in file.count_due(now, boottime)}
     paused = {row[0] for row in file.paused()}
     depths = {row[0]: row[1:] for row in file.depths()}
     queues = []

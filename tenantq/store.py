@@ -381,11 +381,13 @@ class Store:
         )
         try:
             meta = _schema.check_file(database, tenant_id)
+            file = TenantFile(database, meta, self.clock.boot_id())
+            file.end_leases_of_another_boot()
         except BaseException:
             database.close()
             raise
         slot = slot_of(tenant_id)
-        return Handle(TenantFile(database, meta), path, lambda: self._doorbell.ring(slot))
+        return Handle(file, path, lambda: self._doorbell.ring(slot))
 
     def _make_room(self) -> None:
         # Second chance: what was used since the last round stays once more; what is in use stays anyway.

@@ -192,8 +192,8 @@ class Tenant(TenantLeases):
         handle = self._open(create=False)
         if handle is None:
             return TenantStats(tenant=self.id)
-        now = self.clock.now_ns()
-        queues, outbox = self._read(lambda file: read_stats(file, now), default=((), 0))
+        now, boottime = self.clock.now_ns(), self.clock.boottime_ns()
+        queues, outbox = self._read(lambda file: read_stats(file, now, boottime), default=((), 0))
         ages = [queue.oldest_age for queue in queues if queue.oldest_age is not None]
         return TenantStats(
             tenant=self.id,
@@ -272,10 +272,10 @@ class Tenant(TenantLeases):
         Their messages are ready again, or dead when their attempts are used up.
         """
         reaped = 0
-        now = self.clock.now_ns()
+        times = self._times()
         while True:
             moved, expired = self._write(
-                lambda file: file.settle_due(now, forget=True), create=False, default=(0, 0)
+                lambda file: file.settle_due(*times, forget=True), create=False, default=(0, 0)
             )
             reaped += expired
             if moved < STEP:

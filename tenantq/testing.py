@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tenantq.arguments import check_seconds
-from tenantq.clock import NANOSECONDS, nanoseconds, to_unix_ns
+from tenantq.clock import NANOSECONDS, SystemClock, nanoseconds, to_unix_ns
 from tenantq.payload import decode_payload
 from tenantq.router import Layer, declaration_of
 from tenantq.tenant import Tenant
@@ -36,6 +36,7 @@ class ManualClock:
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._wall_ns = to_unix_ns(start)
         self._monotonic_ns = 0
+        self._boottime_ns = SystemClock().boottime_ns()
 
     def now_ns(self) -> int:
         """Return the wall time in Unix nanoseconds."""
@@ -45,8 +46,20 @@ class ManualClock:
         """Return the seconds it was advanced by."""
         return self._monotonic_ns / NANOSECONDS
 
+    def boottime_ns(self) -> int:
+        """Return the time since the boot as it was when the clock was made, and what it was advanced by."""
+        return self._boottime_ns + self._monotonic_ns
+
+    def boot_id(self) -> str:
+        """Return the machine's: another process's leases on the same file count."""
+        return SystemClock().boot_id()
+
+    def jump(self, seconds: float) -> None:
+        """Set the wall clock forward, or back: no time passes."""
+        self._wall_ns += nanoseconds(seconds)
+
     def advance(self, seconds: float) -> None:
-        """Move both times forward."""
+        """Let time pass, by every clock."""
         step = nanoseconds(check_seconds(seconds, "seconds"))
         self._wall_ns += step
         self._monotonic_ns += step

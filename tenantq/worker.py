@@ -305,11 +305,9 @@ class Worker:
         try:
             message.extend(self.lease)
         except LeaseLost:
-            if message.settled:  # meanwhile
-                return True
-            logger.warning("a lease was lost before its handler ended", extra=about)
-            if isinstance(source, ClaimingSource):
-                source.drop(message)
+            # Of one that runs, its outcome will tell: it may be about to say that it has just been acked.
+            if isinstance(source, ClaimingSource) and source.drop(message):
+                logger.warning("a lease was lost before its handler began", extra=about)
         except Exception:
             logger.warning("a lease could not be extended yet", exc_info=True, extra=about)
             return False

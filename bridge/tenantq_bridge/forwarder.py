@@ -151,8 +151,8 @@ class Forwarder(Service):
         """Wait until a tenant has something; after an outage for longer each time, and not all at once."""
         if self._outages:
             most = min(OUTAGE_PAUSE_MAX, OUTAGE_PAUSE * 2 ** min(self._outages, 10))
-            self._stopping.wait(most * (0.5 + 0.5 * random.random()))
-        elif not self._stopping.is_set():
+            self.wait(most * (0.5 + 0.5 * random.random()))
+        elif not self.is_stopping:
             self._notice(self.interval)
 
     def stop(self) -> None:

@@ -22,21 +22,26 @@ SELECT id FROM queue INDEXED BY queue_key WHERE queue = :queue AND key = :key;
 -- Whether a claim could find something: read before a transaction begins, so that an empty claim
 -- takes no write lock.
 SELECT
-    EXISTS (SELECT 1 FROM queue INDEXED BY queue_ready WHERE queue = :queue AND due_at IS NULL),
-    EXISTS (SELECT 1 FROM queue INDEXED BY queue_due WHERE due_at <= :now),
+    EXISTS (
+        SELECT 1 FROM queue INDEXED BY queue_ready
+        WHERE queue = :queue AND claimed_by IS NULL AND due_at IS NULL
+    ),
+    EXISTS (SELECT 1 FROM queue INDEXED BY queue_due WHERE due_at <= :now)
+    OR EXISTS (SELECT 1 FROM queue INDEXED BY queue_leased WHERE leased_until <= :boottime),
     EXISTS (SELECT 1 FROM tenantq_paused WHERE queue = :queue);
 
 -- name: claim_messages
 -- The documents' batched claim, on an index that holds only what may be taken now.
 UPDATE queue
-SET claimed_by  = :worker,
-    claimed_at  = :now,
-    due_at      = :lease_expires_at,
-    lease_token = :lease_token,
-    attempts    = attempts + 1
+SET claimed_by   = :worker,
+    claimed_at   = :now,
+    leased_until = :leased_until,
+    lease_token  = :lease_token,
+    attempts     = attempts + 1
 WHERE id IN (
     SELECT id FROM queue INDEXED BY queue_ready
     WHERE queue = :queue
+      AND claimed_by IS NULL
       AND due_at IS NULL
     ORDER BY priority DESC, visible_at, id
     LIMIT :limit
@@ -54,66 +59,76 @@ SELECT claimed_by IS NOT NULL FROM queue WHERE id = :id AND lease_token = :lease
 
 -- name: retry_message
 UPDATE queue
-SET claimed_by  = NULL,
-    claimed_at  = NULL,
-    lease_token = NULL,
-    visible_at  = :visible_at,
-    due_at      = :due_at,
-    error       = :error
+SET claimed_by   = NULL,
+    claimed_at   = NULL,
+    leased_until = NULL,
+    lease_token  = NULL,
+    visible_at   = :visible_at,
+    due_at       = :due_at,
+    error        = :error
 WHERE id = :id AND lease_token = :lease_token;
 
 -- name: release_message
 -- As if it had not been claimed: its place in the queue and its attempts are as before.
 UPDATE queue
-SET claimed_by  = NULL,
-    claimed_at  = NULL,
-    lease_token = NULL,
-    due_at      = NULL,
-    attempts    = attempts - 1
+SET claimed_by   = NULL,
+    claimed_at   = NULL,
+    leased_until = NULL,
+    lease_token  = NULL,
+    attempts     = attempts - 1
 WHERE id = :id AND lease_token = :lease_token;
 
 -- name: snooze_message
 UPDATE queue
-SET claimed_by  = NULL,
-    claimed_at  = NULL,
-    lease_token = NULL,
-    visible_at  = :visible_at,
-    due_at      = :visible_at, -- may be past already: then the next claim finds it due
-    attempts    = attempts - 1
+SET claimed_by   = NULL,
+    claimed_at   = NULL,
+    leased_until = NULL,
+    lease_token  = NULL,
+    visible_at   = :visible_at,
+    due_at       = :visible_at, -- may be past already: then the next claim finds it due
+    attempts     = attempts - 1
 WHERE id = :id AND lease_token = :lease_token;
 
 -- name: extend_lease
 UPDATE queue
-SET due_at     = :lease_expires_at,
-    claimed_by = coalesce(claimed_by, :worker)
+SET leased_until = :leased_until,
+    claimed_by   = coalesce(claimed_by, :worker)
 WHERE id = :id AND lease_token = :lease_token;
 
 -- name: find_due
--- All that time alone has changed: scheduled messages that became claimable, leases that ended.
-SELECT id, queue, claimed_by IS NOT NULL, attempts >= max_attempts
-FROM queue INDEXED BY queue_due
-WHERE due_at <= :now
-ORDER BY due_at
+-- Scheduled messages that became claimable.
+SELECT id, queue FROM queue INDEXED BY queue_due WHERE due_at <= :now ORDER BY due_at LIMIT :limit;
+
+-- name: find_expired
+-- Leases that ended.
+SELECT id, queue, attempts >= max_attempts
+FROM queue INDEXED BY queue_leased
+WHERE leased_until <= :boottime
+ORDER BY leased_until
 LIMIT :limit;
 
 -- name: free_message
 -- The token stays: until another claim takes the message, a late ack is better than doing the work twice.
 UPDATE queue
-SET claimed_by = NULL,
-    claimed_at = NULL,
-    due_at     = NULL
+SET claimed_by   = NULL,
+    claimed_at   = NULL,
+    leased_until = NULL,
+    due_at       = NULL
 WHERE id = :id;
 
 -- name: forget_lease
 UPDATE queue SET lease_token = NULL WHERE id = :id;
 
 -- name: next_due
-SELECT min(due_at) FROM queue INDEXED BY queue_due WHERE due_at IS NOT NULL;
+SELECT
+    (SELECT min(due_at) FROM queue INDEXED BY queue_due WHERE due_at IS NOT NULL),
+    (SELECT min(leased_until) FROM queue INDEXED BY queue_leased WHERE leased_until IS NOT NULL);
 
 -- name: peek_ready
 SELECT id, priority, visible_at, attempts, max_attempts, enqueued_at, key, headers, error, payload
 FROM queue INDEXED BY queue_ready
 WHERE queue = :queue
+  AND claimed_by IS NULL
   AND due_at IS NULL
 ORDER BY priority DESC, visible_at, id
 LIMIT :limit;
@@ -122,21 +137,23 @@ LIMIT :limit;
 SELECT id, priority, visible_at, attempts, max_attempts, enqueued_at, key, headers, error, payload
 FROM queue INDEXED BY queue_due
 WHERE due_at IS NOT NULL
-  AND claimed_by IS NULL
   AND queue = :queue
 ORDER BY due_at, id
 LIMIT :limit;
 
 -- name: find_ready
-SELECT id, 'ready' FROM queue INDEXED BY queue_ready WHERE queue = :queue AND due_at IS NULL LIMIT :limit;
-
--- name: find_waiting
--- Scheduled or claimed, which no index has by queue: only a purge asks, and it reads no message that is ready.
-SELECT id, CASE WHEN claimed_by IS NULL THEN 'scheduled' ELSE 'claimed' END
-FROM queue INDEXED BY queue_due
-WHERE due_at IS NOT NULL
-  AND queue = :queue
+SELECT id FROM queue INDEXED BY queue_ready
+WHERE queue = :queue
+  AND claimed_by IS NULL
+  AND due_at IS NULL
 LIMIT :limit;
+
+-- name: find_scheduled
+-- By no index that has the queue: only a purge asks, and it reads nothing that is ready.
+SELECT id FROM queue INDEXED BY queue_due WHERE due_at IS NOT NULL AND queue = :queue LIMIT :limit;
+
+-- name: find_claimed
+SELECT id FROM queue INDEXED BY queue_leased WHERE leased_until IS NOT NULL AND queue = :queue LIMIT :limit;
 
 -- name: delete_message
 DELETE FROM queue WHERE id = :id;
@@ -150,13 +167,17 @@ DELETE FROM tenantq_paused WHERE queue = :queue;
 -- name: list_paused
 SELECT queue FROM tenantq_paused;
 
+-- name: end_leases
+-- After a boot, and in a file that came from elsewhere, nobody works on what is claimed.
+UPDATE queue SET leased_until = 0 WHERE leased_until IS NOT NULL;
+
 -- name: give_back_claims
 UPDATE queue
-SET claimed_by  = NULL,
-    claimed_at  = NULL,
-    lease_token = NULL,
-    due_at      = NULL,
-    attempts    = attempts - 1
+SET claimed_by   = NULL,
+    claimed_at   = NULL,
+    leased_until = NULL,
+    lease_token  = NULL,
+    attempts     = attempts - 1
 WHERE claimed_by IS NOT NULL;
 
 -- name: forget_leases

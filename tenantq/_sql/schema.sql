@@ -8,11 +8,12 @@ CREATE TABLE tenantq_meta (
 ) WITHOUT ROWID;
 
 -- A row is in one of three states:
---   ready      claimed_by IS NULL,     due_at IS NULL      claimable now
---   scheduled  claimed_by IS NULL,     due_at = visible_at claimable later
---   claimed    claimed_by IS NOT NULL, due_at = the end of its lease
--- so that a claim reads only rows that it may take, whatever waits beside them, and one index finds
--- all that time alone will change. The payload comes last: a long one would lie between the others.
+--   ready      claimed_by, due_at, leased_until are NULL         claimable now
+--   scheduled  due_at = visible_at (wall time)                   claimable later
+--   claimed    claimed_by, and leased_until = the lease's end    (time since the boot in tenantq_meta)
+-- so that a claim reads only rows that it may take, whatever waits beside them, and two indexes find all that
+-- time alone will change. A lease does not end by the wall clock, which may jump. The payload comes last:
+-- a long one would lie between the others.
 CREATE TABLE queue (
     id           INTEGER PRIMARY KEY,
     queue        TEXT    NOT NULL DEFAULT 'default',
@@ -21,6 +22,7 @@ CREATE TABLE queue (
     due_at       INTEGER,
     claimed_by   TEXT,
     claimed_at   INTEGER,
+    leased_until INTEGER,
     lease_token  INTEGER,
     attempts     INTEGER NOT NULL DEFAULT 0,
     max_attempts INTEGER NOT NULL DEFAULT 25,
@@ -31,9 +33,11 @@ CREATE TABLE queue (
     payload      BLOB    NOT NULL
 );
 
-CREATE INDEX queue_ready ON queue (queue, priority DESC, visible_at) WHERE due_at IS NULL;
+CREATE INDEX queue_ready ON queue (queue, priority DESC, visible_at) WHERE claimed_by IS NULL AND due_at IS NULL;
 
 CREATE INDEX queue_due ON queue (due_at) WHERE due_at IS NOT NULL;
+
+CREATE INDEX queue_leased ON queue (leased_until) WHERE leased_until IS NOT NULL;
 
 CREATE UNIQUE INDEX queue_key ON queue (queue, key) WHERE key IS NOT NULL;
 

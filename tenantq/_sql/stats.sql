@@ -8,19 +8,19 @@ SELECT ready, scheduled, claimed, dead FROM tenantq_depth WHERE queue = :queue;
 
 -- name: count_due
 -- Due, and not yet moved by a claim or a reaper.
-SELECT queue, claimed_by IS NOT NULL, count(*)
-FROM queue INDEXED BY queue_due
-WHERE due_at <= :now
-GROUP BY queue, claimed_by IS NOT NULL;
+SELECT queue, 0, count(*) FROM queue INDEXED BY queue_due WHERE due_at <= :now GROUP BY queue
+UNION ALL
+SELECT queue, 1, count(*) FROM queue INDEXED BY queue_leased WHERE leased_until <= :boottime GROUP BY queue;
 
 -- name: oldest_ready
 -- One step of the index for each priority in use, not one for each message.
 WITH RECURSIVE level (priority) AS (
-    SELECT max(priority) FROM queue INDEXED BY queue_ready WHERE queue = :queue AND due_at IS NULL
+    SELECT max(priority) FROM queue INDEXED BY queue_ready
+    WHERE queue = :queue AND claimed_by IS NULL AND due_at IS NULL
     UNION ALL
     SELECT (
         SELECT max(q.priority) FROM queue AS q INDEXED BY queue_ready
-        WHERE q.queue = :queue AND q.due_at IS NULL AND q.priority < level.priority
+        WHERE q.queue = :queue AND q.claimed_by IS NULL AND q.due_at IS NULL AND q.priority < level.priority
     )
     FROM level
     WHERE level.priority IS NOT NULL
@@ -28,7 +28,7 @@ WITH RECURSIVE level (priority) AS (
 )
 SELECT min((
     SELECT q.visible_at FROM queue AS q INDEXED BY queue_ready
-    WHERE q.queue = :queue AND q.due_at IS NULL AND q.priority = level.priority
+    WHERE q.queue = :queue AND q.claimed_by IS NULL AND q.due_at IS NULL AND q.priority = level.priority
     ORDER BY q.visible_at
     LIMIT 1
 ))

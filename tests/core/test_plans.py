@@ -18,7 +18,9 @@ STATEMENTS = {f"{file}.{name}": sql for file, statements in FILES.items() for na
 
 NOT_HOT = {
     "queue.find_ready",  # purge: an operator's
-    "queue.find_waiting",
+    "queue.find_scheduled",
+    "queue.find_claimed",
+    "queue.end_leases",  # after a boot
     "queue.give_back_claims",  # restore
     "queue.forget_leases",  # restore
     "queue.count_given_back",  # restore
@@ -38,6 +40,7 @@ INDEXES = {
     "queue.probe_queue": "queue_ready",
     "queue.claim_messages": "queue_ready",
     "queue.find_due": "queue_due",
+    "queue.find_expired": "queue_leased",
     "queue.next_due": "queue_due",
     "queue.peek_ready": "queue_ready",
     "queue.peek_scheduled": "queue_due",
@@ -119,7 +122,7 @@ BACKLOGS: dict[str, Callable[[tenantq.Transaction], object]] = {
     "of another queue, delayed": lambda tx: tx.enqueue_many("another", [0] * MANY, delay=3600),
     "claimed": lambda tx: (
         tx.enqueue_many("mail", [0] * MANY),
-        tx._open().file.claim("mail", MANY, worker="w", now=1, lease_expires_at=2**62, lease_token=1),
+        tx._open().file.claim("mail", MANY, worker="w", now=1, leased_until=2**62, lease_token=1),
     ),
     "dead": bury_many,
     "events": lambda tx: [tx.emit("topic", 0) for _ in range(MANY // 10)],
