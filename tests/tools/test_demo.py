@@ -18,9 +18,9 @@ pytestmark = pytest.mark.postgres
 
 def test_nothing_is_lost_or_repeated_though_a_worker_is_killed(tmp_path: Path, postgres_dsn: str) -> None:
     store = tmp_path / "demo"
+    command = [sys.executable, "-m", "tenantq_tools", "demo", "--orders", "400", "--json"]
     done = subprocess.run(
-        [sys.executable, "-m", "tenantq_tools", "demo", "--orders", "400", "--json"]
-        + ["--store", str(store), "--postgres", postgres_dsn],
+        [*command, "--store", str(store), "--postgres", postgres_dsn],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
