@@ -21,6 +21,7 @@ _STATS = load_statements("tenantq", "stats.sql")
 INSERT_MESSAGE = _QUEUE["insert_message"]
 CLAIM_MESSAGES = _QUEUE["claim_messages"]
 ACK_MESSAGE = _QUEUE["ack_message"]
+ACK_MESSAGES = _QUEUE["ack_messages"]
 PROBE_QUEUE = _QUEUE["probe_queue"]
 FIND_KEY = _QUEUE["find_key"]
 ADD_DEPTH = _STATS["add_depth"]
@@ -45,14 +46,16 @@ class TenantFile:
         """Whether the transaction made something claimable or emitted an event."""
         self.is_committed = False
         """Whether the transaction is durable, even if an interrupt came before `commit` could return."""
+        self.ready: dict[str, int] = {}
+        """How many messages were ready in a queue when we last changed it. A hint: others may have them by now."""
         self._execute = database.execute
+        self._run = database.run
         self._depths: dict[str, list[int]] = {}
         self._emitted = 0
         self._last_seq = 0
         self._is_of_this_boot = meta.get("boot_id") == boot_id
-        self._last_id = -1
-        self._last_id_is_checked = False
-        self._data_version = -1
+        self._version = -1
+        self._forget()
 
     # The transaction
 
@@ -60,14 +63,17 @@ class TenantFile:
         """Begin a write transaction."""
         self._reset()
         self.database.begin()
+        if self.database.version() != self._version:
+            self._forget()
 
     def commit(self) -> None:
         """Write the depths and commit; durable on return. A failure leaves nothing of the transaction."""
+        ready = {}
         try:
             for queue, depths in self._depths.items():
-                self._execute(ADD_DEPTH, (queue, *depths))
+                ready[queue] = self._execute(ADD_DEPTH, (queue, *depths))[0][0]
             if self._emitted:
-                self._execute(_OUTBOX["count_events"], (self._last_seq, self._emitted))
+                self._run(_OUTBOX["count_events"], (self._last_seq, self._emitted))
             self.database.commit()
         except Exception:
             self.rollback()
@@ -79,19 +85,30 @@ class TenantFile:
                 self.rollback()
             raise
         self.is_committed = True
+        self._version = self.database.version()
+        self.ready.update(ready)
         self.commits += 1
 
     def rollback(self) -> None:
         """Undo the transaction."""
-        self._last_id = -1
+        self._forget()
         self._reset()
         self.database.rollback()
+
+    def _forget(self) -> None:
+        """Forget what the file said of itself: it has been changed by others, or by what was undone."""
+        self._last_id = -1
+        self._is_due_known = False
+        self._due_at: int | None = None
+        self._leased_until: int | None = None
+        self._paused: set[str] | None = None
+        self.ready.clear()
 
     def savepoint(self) -> tuple[object, ...]:
         """Begin a part of the transaction that can be undone alone."""
         self._execute("SAVEPOINT operation")
         depths = {queue: list(counts) for queue, counts in self._depths.items()}
-        return depths, self._emitted, self._last_seq, self._last_id, self.news
+        return depths, self._emitted, self._last_seq, self.news
 
     def release_savepoint(self) -> None:
         """Keep the part."""
@@ -101,19 +118,18 @@ class TenantFile:
         """Undo the part, and what it added to the depths."""
         self._execute("ROLLBACK TO operation")
         self._execute("RELEASE operation")
-        self._depths, self._emitted, self._last_seq, self._last_id, self.news = saved  # type: ignore[assignment]
+        self._depths, self._emitted, self._last_seq, self.news = saved  # type: ignore[assignment]
+        self._forget()
 
     def _reset(self) -> None:
         self._depths = {}
         self._emitted = 0
-        self._last_id_is_checked = False
         self.news = False
         self.is_committed = False
 
     def execute_guest(self, sql: str, parameters: Parameters) -> list[Row]:
         """Run SQL of the application, which may have inserted into our tables too."""
-        self._last_id = -1
-        self._last_id_is_checked = False
+        self._forget()
         return self.database.execute_guest(sql, parameters)
 
     def _depth(self, queue: str) -> list[int]:
@@ -146,7 +162,7 @@ class TenantFile:
         due_at = visible_at if visible_at > now else None
         if len(bodies) == 1:
             row = (first, queue, priority, visible_at, due_at, max_attempts, now, key, headers, bodies[0])
-            self._execute(INSERT_MESSAGE, row)
+            self._run(INSERT_MESSAGE, row)
         else:
             self.database.execute_many(
                 INSERT_MESSAGE,
@@ -159,18 +175,17 @@ class TenantFile:
         self._last_id = first + count - 1
         depths = self._depth(queue)
         depths[0] = self._last_id
-        depths[1 if due_at is None else 2] += count
+        if due_at is None:
+            depths[1] += count
+        else:
+            depths[2] += count
+            self._expect(due_at)
         self.news = True
         return list(range(first, first + count))
 
     def _next_id(self) -> int:
-        # Another process may have given out ids since our last transaction, and its ids may be acked again.
-        if not self._last_id_is_checked:
-            version = self.database.data_version()
-            if self._last_id < 0 or version != self._data_version:
-                self._last_id = self._execute(_QUEUE["last_id"])[0][0]
-                self._data_version = version
-            self._last_id_is_checked = True
+        if self._last_id < 0:
+            self._last_id = self._execute(_QUEUE["last_id"])[0][0]
         return self._last_id + 1
 
     # Claim, and the ends of a delivery
@@ -193,8 +208,12 @@ class TenantFile:
         """Claim what is ready, in the order of priority, time and id."""
         if not self._is_of_this_boot:
             self._enter_boot()
+        if self._is_paused(queue):
+            return []
         rows = self._execute(CLAIM_MESSAGES, (worker, now, leased_until, lease_token, queue, limit))
         if rows:
+            if self._leased_until is None or leased_until < self._leased_until:
+                self._leased_until = leased_until
             if len(rows) > 1:  # RETURNING has no order of its own
                 rows.sort(key=_claim_order)
             depths = self._depth(queue)
@@ -204,14 +223,29 @@ class TenantFile:
 
     def ack(self, queue: str, fences: Sequence[Fence]) -> list[int]:
         """Delete the messages whose leases are held; return the ids of the others."""
-        lost: list[int] = []
         depths = self._depth(queue)
-        for fence in fences:
-            deleted = self._execute(ACK_MESSAGE, fence)
-            if deleted:
-                depths[3 if deleted[0][0] else 1] -= 1
-            else:
-                lost.append(fence[0])
+        if len(fences) == 1:
+            deleted = self._execute(ACK_MESSAGE, fences[0])
+            if not deleted:
+                return [fences[0][0]]
+            depths[3 if deleted[0][0] else 1] -= 1
+            return []
+        by_token: dict[int | None, list[int]] = {}
+        for message_id, token in fences:
+            by_token.setdefault(token, []).append(message_id)
+        lost: list[int] = []
+        for token, ids in by_token.items():
+            deleted = self._execute(ACK_MESSAGES, (str(ids), token))
+            claimed = sum(row[1] for row in deleted)
+            depths[3] -= claimed
+            depths[1] -= len(deleted) - claimed
+            if len(deleted) < len(ids):
+                gone = {row[0] for row in deleted}
+                for message_id in ids:
+                    if message_id in gone:
+                        gone.remove(message_id)  # once: a message given twice is lost the second time
+                    else:
+                        lost.append(message_id)
         return lost
 
     def retry(self, queue: str, fence: Fence, *, now: int, visible_at: int, error: str | None) -> bool:
@@ -238,10 +272,14 @@ class TenantFile:
         found = self._execute(_QUEUE["find_lease"], fence)
         if not found:
             return False
-        self._execute(_QUEUE[statement], (*values, *fence))
+        self._run(_QUEUE[statement], (*values, *fence))
         depths = self._depth(queue)
         depths[3 if found[0][0] else 1] -= 1
-        depths[1 if due_at is None else 2] += 1
+        if due_at is None:
+            depths[1] += 1
+        else:
+            depths[2] += 1
+            self._expect(due_at)
         self.news = True
         return True
 
@@ -250,7 +288,9 @@ class TenantFile:
         found = self._execute(_QUEUE["find_lease"], fence)
         if not found:
             return False
-        self._execute(_QUEUE["extend_lease"], (leased_until, worker, *fence))
+        self._run(_QUEUE["extend_lease"], (leased_until, worker, *fence))
+        if self._leased_until is None or leased_until < self._leased_until:
+            self._leased_until = leased_until
         if not found[0][0]:
             depths = self._depth(queue)
             depths[1] -= 1
@@ -299,7 +339,22 @@ class TenantFile:
             depths[2] -= 1
             depths[1] += 1
         self.news = self.news or bool(expired or due)
+        self._is_due_known = False
         return len(expired) + len(due), len(expired)
+
+    def is_due(self, now: int, boottime: int) -> bool:
+        """Tell whether there is something to settle; asks the file only after somebody else has changed it."""
+        if not self._is_due_known:
+            self._due_at, self._leased_until = self.next_due()
+            self._is_due_known = True
+        return (self._due_at is not None and self._due_at <= now) or (
+            self._leased_until is not None and self._leased_until <= boottime
+        )
+
+    def _expect(self, due_at: int) -> None:
+        """Remember that something will be due, and no later than this."""
+        if self._due_at is None or due_at < self._due_at:
+            self._due_at = due_at
 
     def next_due(self) -> tuple[int | None, int | None]:
         """Return when time alone will next change something: wall time, and time since the boot."""
@@ -346,12 +401,19 @@ class TenantFile:
 
     def pause(self, queue: str, now: int) -> None:
         """Let no claim find the messages of a queue."""
-        self._execute(_QUEUE["pause_queue"], (queue, now))
+        self._run(_QUEUE["pause_queue"], (queue, now))
+        self._paused = None
 
     def resume(self, queue: str) -> None:
         """Let claims find the messages of a queue again."""
-        self._execute(_QUEUE["resume_queue"], (queue,))
+        self._run(_QUEUE["resume_queue"], (queue,))
+        self._paused = None
         self.news = True
+
+    def _is_paused(self, queue: str) -> bool:
+        if self._paused is None:
+            self._paused = {row[0] for row in self.paused()}
+        return queue in self._paused
 
     def paused(self) -> list[Row]:
         """Return the (queue,) of each that is paused."""

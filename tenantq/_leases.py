@@ -85,15 +85,12 @@ class TenantLeases(TenantAccess):
             lost = [lost_id for of_queue, some in held.items() for lost_id in file.ack(of_queue, some)]
             if lost:
                 return lost, NOTHING
-            now, boottime = self._times()
-            ready, due, paused = file.probe(queue, now, boottime)
-            if due:
-                file.settle_due(now, boottime)
-            if paused or not (ready or due):
-                return [], NOTHING
+            times = self._times()
+            if file.is_due(*times):
+                file.settle_due(*times)
             return [], self._take(file, queue, limit, lease, name)
 
-        if not acked and not self._probe(queue)[0]:
+        if not acked and not self._has_claimable(queue):
             return []
         gone = [message.id for message in acked]
         lost, (rows, expires, token) = self._write_existing(operation, (gone, NOTHING))
@@ -190,24 +187,25 @@ class TenantLeases(TenantAccess):
         waits += [] if leased_until is None else [leased_until - boottime]
         return max(0.0, min(waits) / NANOSECONDS) if waits else None
 
-    def _probe(self, queue: str) -> tuple[bool, bool]:
-        """Tell whether a claim could find something, and whether something is due first."""
+    def _has_claimable(self, queue: str) -> bool:
+        """Tell whether a claim could find something; takes no write lock."""
         times = self._times()
         ready, due, paused = self._read_one(lambda file: file.probe(queue, *times), default=(False, False, False))
-        return (ready or due) and not paused, due
+        return (ready or due) and not paused
 
     def _claim(self, queue: str, limit: int, lease: float, worker: str) -> list[Message[Any]]:
+        def operation(file: TenantFile) -> Claimed | None:
+            # What is due is ready before anything is claimed; in steps, so that others get their turns.
+            times = self._times()
+            if file.is_due(*times) and file.settle_due(*times)[0] == STEP:
+                return None
+            return self._take(file, queue, limit, lease, worker)
+
         while True:
-            is_claimable, is_due = self._probe(queue)
-            if not is_claimable:
+            handle = self._handle
+            # After a claim that left something, the next one goes without a look before.
+            if (handle is None or not handle.file.ready.get(queue)) and not self._has_claimable(queue):
                 return []
-
-            def operation(file: TenantFile, is_due: bool = is_due) -> Claimed | None:
-                # What is due is ready before anything is claimed; in steps, so that others get their turns.
-                if is_due and file.settle_due(*self._times())[0] == STEP:
-                    return None
-                return self._take(file, queue, limit, lease, worker)
-
             claimed = self._write_existing(operation, NOTHING)
             if claimed is not None:
                 return self._messages(queue, *claimed)

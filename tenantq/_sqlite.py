@@ -144,6 +144,13 @@ class Database:
         except (apsw.Error, OverflowError, TypeError, ValueError) as exc:
             raise self._translated(exc) from exc
 
+    def run(self, sql: str, parameters: Parameters = ()) -> None:
+        """Run one statement that returns no rows."""
+        try:
+            self._execute(sql, parameters)
+        except (apsw.Error, OverflowError, TypeError, ValueError) as exc:
+            raise self._translated(exc) from exc
+
     def execute_many(self, sql: str, rows: Iterable[Parameters]) -> None:
         """Run one statement for each row of parameters."""
         try:
@@ -161,16 +168,16 @@ class Database:
 
     def begin(self) -> None:
         """Begin a write transaction: the lock is taken here and waited for, never in the middle."""
-        self.execute("BEGIN IMMEDIATE")
+        self.run("BEGIN IMMEDIATE")
 
     def commit(self) -> None:
         """Make the transaction durable. If it fails, nothing of it is."""
-        self.execute("COMMIT")
+        self.run("COMMIT")
 
     def rollback(self) -> None:
         """Undo the transaction; SQLite may have done it already (disk full), which is no second error."""
         if not self._connection.get_autocommit():
-            self.execute("ROLLBACK")
+            self.run("ROLLBACK")
 
     @property
     def in_transaction(self) -> bool:
@@ -182,9 +189,12 @@ class Database:
         """The rows that the last statement changed."""
         return self._connection.changes()
 
-    def data_version(self) -> int:
-        """Return a number that changes when another connection commits to the file."""
-        return int(self.execute("PRAGMA data_version")[0][0])
+    def version(self) -> int:
+        """Return a number that every change of the file moves on, those of this connection too.
+
+        It is up to date inside of a write transaction; elsewhere it is what this connection last saw.
+        """
+        return self._connection.data_version()
 
     def copy_to(self, target: Path) -> None:
         """Write all that is committed to a new file, by SQLite's online backup in one step.

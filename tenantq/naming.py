@@ -12,6 +12,7 @@ import base64
 import hashlib
 import re
 import unicodedata
+from functools import lru_cache
 
 from tenantq.errors import InvalidName, InvalidTenantId
 
@@ -39,10 +40,18 @@ def check_tenant_id(tenant_id: str) -> str:
 
 def check_name(name: str, what: str = "queue name") -> str:
     """Return the name of a queue, topic, key or worker, or raise InvalidName."""
+    return _checked_name(name, what) if isinstance(name, str) else _check_name(name, what)
+
+
+def _check_name(name: str, what: str) -> str:
     problem = _problem(name)
     if problem:
         raise InvalidName(f"{what} {_shown(name)} {problem}")
     return name
+
+
+_checked_name = lru_cache(maxsize=4096)(_check_name)
+"""Each verb checks its queue's name: one that was good is not looked at again."""
 
 
 def shard_name(tenant_id: str) -> str:

@@ -52,6 +52,13 @@ RETURNING id, priority, visible_at, attempts, max_attempts, enqueued_at, key, he
 -- The documents' ack, fenced by the token of this delivery: a worker's name is not enough.
 DELETE FROM queue WHERE id = :id AND lease_token = :lease_token RETURNING claimed_by IS NOT NULL;
 
+-- name: ack_messages
+-- The same for all that one claim gave out, whose deliveries have one token.
+DELETE FROM queue
+WHERE id IN (SELECT value FROM json_each(:ids))
+  AND lease_token = :lease_token
+RETURNING id, claimed_by IS NOT NULL;
+
 -- name: find_lease
 -- Whether the delivery with this token still has the message, and whether its time is not over: a message
 -- whose lease has expired is ready, and keeps the token until somebody claims it.

@@ -42,7 +42,8 @@ SET last_id   = max(last_id, excluded.last_id),
     ready     = ready + excluded.ready,
     scheduled = scheduled + excluded.scheduled,
     claimed   = claimed + excluded.claimed,
-    dead      = dead + excluded.dead;
+    dead      = dead + excluded.dead
+RETURNING ready;
 
 -- name: recount_depths
 -- A check of the depths: it reads every row.
