@@ -10,12 +10,12 @@ from typing import Any
 
 from tenantq._access import TenantAccess
 from tenantq._file import STEP, TenantFile
-from tenantq._operations import clean_text, decode_headers, fences, new_lease_token
+from tenantq._operations import clean_text, fences, new_lease_token
 from tenantq._sqlite import Row
 from tenantq.arguments import check_lease, check_limit, check_seconds
 from tenantq.clock import NANOSECONDS, nanoseconds
 from tenantq.errors import LeaseLost
-from tenantq.message import Message
+from tenantq.message import Message, deliver
 from tenantq.naming import check_name
 from tenantq.router import declared_type
 
@@ -265,33 +265,14 @@ class TenantLeases(TenantAccess):
         lease_expires_ns: int | None,
         lease_token: int | None,
     ) -> list[Message[Any]]:
-        return [self._message(queue, row, lease_expires_ns, lease_token) for row in rows]
-
-    def _message(
-        self,
-        queue: str,
-        row: Row,
-        lease_expires_ns: int | None,
-        lease_token: int | None,
-    ) -> Message[Any]:
-        id_, priority, visible_at, attempts, max_attempts, enqueued_at, key, headers, error, payload = row
-        return Message(
-            None if lease_token is None else self,
-            id=id_,
+        return deliver(
+            rows,
+            source=None if lease_token is None else self,
             tenant=self.id,
             queue=queue,
-            body=payload,
-            attempts=attempts,
-            max_attempts=max_attempts,
-            priority=priority,
-            key=key,
-            headers=decode_headers(headers),
-            enqueued_ns=enqueued_at,
-            visible_ns=visible_at,
+            payload_type=declared_type(queue),
             lease_expires_ns=lease_expires_ns,
             lease_token=lease_token,
-            payload_type=declared_type(queue),
-            error=error,
         )
 
 

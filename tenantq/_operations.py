@@ -147,11 +147,6 @@ def encode_headers(headers: Mapping[str, str] | None) -> str | None:
     return None if checked is None else json.dumps(checked, ensure_ascii=True)
 
 
-def decode_headers(text: str | None) -> dict[str, str] | None:
-    """Return headers from JSON text."""
-    return None if text is None else json.loads(text)
-
-
 def clean_text(text: str | None) -> str | None:
     """Return an error text as any layer can keep it: cut, without NUL and lone surrogates."""
     if text is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -10,7 +11,7 @@ from tenantq.clock import to_datetime
 from tenantq.errors import LeaseLost
 from tenantq.payload import decode_payload
 
-__all__ = ["Message", "MessageSource"]
+__all__ = ["Message", "MessageSource", "deliver"]
 
 T = TypeVar("T")
 
@@ -172,3 +173,48 @@ class Message(Generic[T]):
             f"Message(id={self.id}, tenant={self.tenant!r}, queue={self.queue!r}, "
             f"attempts={self.attempts}/{self.max_attempts})"
         )
+
+
+def deliver(
+    rows: Iterable[tuple[Any, ...]],
+    *,
+    source: MessageSource | None,
+    tenant: str,
+    queue: str,
+    payload_type: Any,
+    lease_expires_ns: int | None,
+    lease_token: int | None,
+) -> list[Message[Any]]:
+    """Return the messages of a tenant's rows: id, priority, visible_at, attempts, max_attempts, enqueued_at, key,
+    headers, error, payload.
+
+    A claim may give out many: the fields are set here, since a call with twenty arguments for each of them takes
+    as long as SQLite does.
+    """
+    messages = []
+    for row in rows:
+        message: Message[Any] = Message.__new__(Message)
+        (
+            message.id,
+            message.priority,
+            message.visible_ns,
+            message.attempts,
+            message.max_attempts,
+            message.enqueued_ns,
+            message.key,
+            headers,
+            message.error,
+            message.body,
+        ) = row
+        message.headers = {} if headers is None else json.loads(headers)
+        message.tenant = tenant
+        message.queue = queue
+        message.payload_type = payload_type
+        message.lease_expires_ns = lease_expires_ns
+        message.lease_token = lease_token
+        message.topic = message.event_id = None
+        message.settled = False
+        message._source = source
+        message._payload = _UNSET
+        messages.append(message)
+    return messages

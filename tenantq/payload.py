@@ -16,6 +16,7 @@ MAX_PAYLOAD_BYTES = 64 * 1024 * 1024
 """What one payload may hold. SQLite would take 1 GB and Postgres less; both get slow far below that."""
 
 type_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+_BYTES = (bytes, bytearray, memoryview)
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
@@ -26,7 +27,7 @@ def encode_payload(value: object) -> str | bytes:
     Raises PayloadError for what JSON cannot hold without losing it (NaN, infinities, lone surrogates,
     types that msgspec does not know), PayloadTooLarge over MAX_PAYLOAD_BYTES.
     """
-    if isinstance(value, bytes | bytearray | memoryview):
+    if isinstance(value, _BYTES):
         data = bytes(value)
         _check_size(len(data))
         return data

@@ -223,7 +223,11 @@ class Tenant(TenantLeases):
         """Return dead letters with their last errors, by id."""
         check_limit(limit)
         rows = self._read(lambda file: file.list_dead(queue, limit), default=[])
-        return [self._message(row[1], (row[0], row[2], row[3], *row[4:]), None, None) for row in rows]
+        return [
+            message
+            for id_, of_queue, *rest in rows
+            for message in self._messages(of_queue, [(id_, *rest)], None, None)
+        ]
 
     def redrive(self, *ids: int, queue: str | None = None) -> int:
         """Make dead letters ready again, under their ids and with no attempts counted; return how many.
