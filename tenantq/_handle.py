@@ -1,22 +1,21 @@
 """An open tenant file shared by the threads of a process: they take turns here, not inside SQLite.
 
-Group commit: a thread that finds the file busy leaves its operation with the one that has it. Whoever gets the
-turn next commits all the operations that wait in one transaction; each call returns only after that
-transaction's COMMIT. A thread that finds the file free pays for none of this.
+Group commit: threads that find the file busy stand in line with their operations. Whoever gets the turn next
+commits all that wait behind it in one transaction; each call returns only after that transaction's COMMIT. A
+thread that finds the file free pays for none of this.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from tenantq._file import TenantFile
+from tenantq._line import Line, Waiting
 from tenantq._sqlite import identity_of
 from tenantq.errors import FileReplaced, TenantBusy, TransactionError
 
@@ -37,18 +36,6 @@ class HandleGone(Exception):
     """The handle was evicted between two steps; the caller opens the file again."""
 
 
-class _Waiting(Generic[T]):
-    """An operation that another thread may commit."""
-
-    __slots__ = ("error", "is_done", "operation", "result")
-
-    def __init__(self, operation: Operation[T]) -> None:
-        self.operation = operation
-        self.is_done = False
-        self.result: T | None = None
-        self.error: BaseException | None = None
-
-
 class Handle:
     """One open tenant file, and whose turn it is."""
 
@@ -62,26 +49,18 @@ class Handle:
         self._ring = ring
         self._next_guard = 0.0
         self._timeout = file.database.busy_timeout
-        self._lock = threading.Lock()
+        self._line = Line()
         self._owner = 0
-        self._pending: deque[_Waiting[Any]] = deque()
 
     def write(self, operation: Operation[T]) -> T:
         """Run an operation in a transaction; durable on return. If it raises, nothing of it is."""
-        if self._lock.acquire(blocking=False):
-            try:
-                if self._pending:
-                    waiting = _Waiting(operation)
-                    self._pending.appendleft(waiting)
-                    has_news = self._commit_until_done(waiting)
-                    result = _outcome(waiting)
-                else:
-                    result = self._commit_one(operation)
-                    has_news = self.file.news
-            finally:
-                self._lock.release()
-        else:
-            result, has_news = self._write_later(operation)
+        if not self._line.try_take():
+            return self._write_with_others(operation)
+        try:
+            result = self._commit_one(operation)
+            has_news = self.file.news
+        finally:
+            self._line.hand_over()
         if has_news:
             self._ring()
         return result
@@ -98,7 +77,7 @@ class Handle:
             finally:
                 database.rollback()
         finally:
-            self._lock.release()
+            self._line.hand_over()
 
     def read_one(self, operation: Operation[T]) -> T:
         """Run an operation of a single statement that changes nothing."""
@@ -107,7 +86,7 @@ class Handle:
             self._check()
             return operation(self.file)
         finally:
-            self._lock.release()
+            self._line.hand_over()
 
     def begin(self) -> None:
         """Begin a transaction that this thread holds until `end`."""
@@ -116,7 +95,7 @@ class Handle:
             self._begin()
             self._owner = threading.get_ident()
         except BaseException:
-            self._lock.release()
+            self._line.hand_over()
             raise
 
     def end(self, *, commit: bool) -> None:
@@ -131,7 +110,7 @@ class Handle:
                 self.file.rollback()
         finally:
             self._owner = 0
-            self._lock.release()
+            self._line.hand_over()
         if has_news:
             self._ring()
 
@@ -142,19 +121,18 @@ class Handle:
 
     def close(self, *, wait: bool) -> bool:
         """Close the file; False if it is in use and `wait` is not set. Raises TenantBusy, TransactionError."""
-        if not wait:
-            if not self._lock.acquire(blocking=False):
+        if self.is_mine:
+            if not wait:
                 return False
-        elif self.is_mine:
             raise TransactionError(
                 "a tenant cannot be closed inside of its own transaction",
                 tenant=self.file.tenant_id,
             )
-        elif not self._lock.acquire(timeout=self._timeout):
-            raise self._busy()
-        try:
-            if self._pending and not wait:
+        if not self._line.try_take():
+            if not wait:
                 return False
+            self._take_turn()
+        try:
             if not self.is_closed:
                 self.is_closed = True
                 if self._was_replaced():
@@ -163,14 +141,13 @@ class Handle:
                     self.file.database.close()
             return True
         finally:
-            self._lock.release()
+            self._line.hand_over()
 
     def disown(self) -> None:
         """Give the file up in a forked child, where it belongs to the parent."""
         self.is_closed = True
-        self._lock = threading.Lock()
+        self._line = Line()
         self._owner = 0
-        self._pending.clear()
 
     # One thread at a time from here on
 
@@ -181,7 +158,7 @@ class Handle:
                 hint="use the transaction's own methods until it ends",
                 tenant=self.file.tenant_id,
             )
-        if not self._lock.acquire(timeout=self._timeout):
+        if not self._line.try_take() and not self._line.wait(Waiting(None), self._timeout):
             raise self._busy()
 
     def _busy(self) -> TenantBusy:
@@ -233,52 +210,33 @@ class Handle:
         self.operations += 1
         return result
 
-    def _write_later(self, operation: Operation[T]) -> tuple[T, bool]:
-        waiting = _Waiting(operation)
+    def _write_with_others(self, operation: Operation[T]) -> T:
+        """Wait until another thread has committed the operation, or commit it with those of the next in line."""
         if self.is_mine:
             self._take_turn()  # raises
-        self._pending.append(waiting)
+        waiting = Waiting(operation)
+        if not self._line.wait(waiting, self._timeout):
+            raise self._busy()
+        if not waiting.has_turn:
+            return waiting.outcome()
         try:
-            if not self._lock.acquire(timeout=self._timeout):
-                if self._withdraw(waiting):
-                    raise self._busy()
-                self._lock.acquire()  # another thread is committing it: its outcome counts
-        except BaseException:  # an interrupt: nobody is to do later what nobody waits for
-            self._withdraw(waiting)
-            raise
-        try:
-            has_news = self._commit_until_done(waiting)
-        finally:
-            self._lock.release()
-        return _outcome(waiting), has_news
-
-    def _withdraw(self, waiting: _Waiting[Any]) -> bool:
-        try:
-            self._pending.remove(waiting)
-        except ValueError:
-            return False
-        return True
-
-    def _commit_until_done(self, waiting: _Waiting[Any]) -> bool:
-        """Commit what waits, this operation among it; tell whether that brought something new."""
-        has_news = False
-        while not waiting.is_done:
-            batch: list[_Waiting[Any]] = []
+            along = self._line.take_along(MERGE - 1)
             try:
-                while self._pending and len(batch) < MERGE:
-                    with contextlib.suppress(IndexError):  # another thread withdrew the last one
-                        batch.append(self._pending.popleft())
-                batch = batch or [waiting]  # an interrupt of another thread came between its two steps
-                has_news |= self._commit_merged(batch)
-            except BaseException:  # an interrupt of this thread, not a failure of the others' operations
-                self._pending.extendleft(
-                    other for other in reversed(batch) if other is not waiting and not other.is_done
-                )
-                raise
-        return has_news
+                has_news = self._commit_merged([waiting, *along])
+            finally:  # an interrupt of this thread is no failure of the others' operations
+                self._line.bring_back(along)
+        finally:
+            self._line.hand_over()
+        if has_news:
+            self._ring()
+        return waiting.outcome()
 
-    def _commit_merged(self, batch: list[_Waiting[Any]]) -> bool:
-        """Commit many operations in one transaction; one that fails is undone alone."""
+    def _commit_merged(self, batch: Sequence[Waiting[Any]], *, apart: bool = False) -> bool:
+        """Commit many operations in one transaction; one that fails is undone alone.
+
+        They are run without a savepoint each, since hardly any ever fails; where one does, all are undone and
+        run again, set apart by savepoints.
+        """
         file = self.file
         try:
             self._begin()
@@ -289,19 +247,10 @@ class Handle:
                 waiting.is_done = True
             return False
         try:
-            self._run_each(batch)
+            self._run_each(batch, apart=apart)
             file.commit()
         except Exception as exc:
-            # Nothing was committed. Each may fare better alone: one may be too large for the disk.
-            if len(batch) == 1:
-                batch[0].error = exc
-                batch[0].is_done = True
-                return False
-            has_news = False
-            for waiting in batch:
-                waiting.error = None
-                has_news |= self._commit_merged([waiting])
-            return has_news
+            return self._commit_otherwise(batch, exc, apart=apart)
         except BaseException:
             if file.is_committed:
                 for waiting in batch:
@@ -312,10 +261,28 @@ class Handle:
             waiting.is_done = True
         return file.news
 
-    def _run_each(self, batch: list[_Waiting[Any]]) -> None:
+    def _commit_otherwise(self, batch: Sequence[Waiting[Any]], exc: Exception, *, apart: bool) -> bool:
+        """Commit what could not be committed together: nothing of it was."""
+        if len(batch) == 1:
+            batch[0].error = exc
+            batch[0].is_done = True
+            return False
+        if not apart:
+            return self._commit_merged(batch, apart=True)
+        has_news = False
+        for waiting in batch:  # each may fare better alone: one may be too large for the disk
+            waiting.error = None
+            has_news |= self._commit_merged([waiting])
+        return has_news
+
+    def _run_each(self, batch: Sequence[Waiting[Any]], *, apart: bool) -> None:
         file = self.file
         try:
             for waiting in batch:
+                assert waiting.operation is not None  # the line takes along no other
+                if not apart:
+                    waiting.result = waiting.operation(file)
+                    continue
                 saved = file.savepoint()
                 try:
                     waiting.result = waiting.operation(file)
@@ -329,9 +296,3 @@ class Handle:
         except BaseException:
             file.rollback()
             raise
-
-
-def _outcome(waiting: _Waiting[T]) -> T:
-    if waiting.error is not None:
-        raise waiting.error
-    return waiting.result  # type: ignore[return-value]

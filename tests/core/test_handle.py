@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import tenantq
+from tenantq import _handle, _line
 from tenantq._file import TenantFile
 from tenantq._handle import Handle
 from tenantq.errors import DiskFull, FileReplaced, InvalidArgument, LeaseLost, TenantBusy, TransactionError
@@ -36,7 +37,7 @@ def together(
     with ThreadPoolExecutor(len(calls)) as pool:
         try:
             futures = [pool.submit(call) for call in calls]
-            while len(handle._pending) < len(calls):
+            while len(handle._line) < len(calls):
                 threading.Event().wait(0.001)
             before_commit()
         finally:
@@ -215,22 +216,21 @@ def test_an_interrupt_leaves_no_lock_and_no_transaction(
 def test_an_interrupted_waiters_call_is_made_by_nobody(
     acme: tenantq.Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handle = handle_of(acme)
-    lock = handle._lock
-
     class Interrupting:
-        def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-            if blocking:
-                raise Interrupt
-            return lock.acquire(blocking=False)
+        def acquire(self, timeout: float = -1) -> bool:
+            raise Interrupt
 
-        release = staticmethod(lock.release)
+    def interrupted(operation: Any) -> _line.Waiting[Any]:
+        waiting = waiting_type(operation)
+        waiting.wake = Interrupting()  # type: ignore[assignment]
+        return waiting
 
-    monkeypatch.setattr(handle, "_lock", Interrupting())
-    handle._lock.acquire(blocking=False)
+    handle, waiting_type = handle_of(acme), _line.Waiting
+    assert handle._line.try_take()
+    monkeypatch.setattr(_handle, "Waiting", interrupted)
     with pytest.raises(Interrupt):
         acme.enqueue("mail", "nobody waits for it")
-    handle._lock.release()
+    handle._line.hand_over()
     monkeypatch.undo()
     acme.enqueue("mail", 1)
     assert acme.stats().ready == 1
