@@ -183,7 +183,6 @@ def test_half_of_a_call_is_none_of_it(shop: tenantq.Tenant) -> None:
         # Ids by hand, in the way of what comes: the second of the three would fail.
         tx.execute("DELETE FROM queue WHERE id = ?", (taken + 3,))
         tx._open().file._last_id = taken - 1
-        tx._open().file._last_id_is_checked = True
         with pytest.raises(StatementFailed):
             tx.enqueue_many("mail", [1, 2, 3])
     assert orders(shop) == []
