@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ IDLE_WAIT = 0.1
 """Seconds that a claim of ours waits; it is woken before."""
 
 
-class Contender:
+class Contender(ABC):
     """One process's way to a queue: a producer calls `put`, a consumer `serve`."""
 
     batch = 1
@@ -43,17 +44,17 @@ class Contender:
         self.wait_ns: list[int] = []
         """How long each wait was, where the contender knows it."""
 
+    @abstractmethod
     def fill(self, count: int) -> None:
         """Make the queue, with so many messages in it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def put(self, jobs: Sequence[Job]) -> None:
         """Enqueue; committed on return."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take(self) -> Sequence[Job]:
         """Claim what is there, at once."""
-        raise NotImplementedError
 
     def rest(self) -> Sequence[Job]:
         """Do what a consumer does that found nothing."""

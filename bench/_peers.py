@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ MODULES = {"persist-queue": "persistqueue"}
 """The module of a package that has another name."""
 
 
-class Peer:
+class Peer(ABC):
     """One peer's queue, open in this process: enqueue, take one and end it."""
 
     package: str
@@ -22,21 +23,22 @@ class Peer:
     """The durability at which both run: what the peer's documentation offers and SQLite calls it."""
     note: str
 
+    @abstractmethod
     def __init__(self, directory: Path) -> None:
-        raise NotImplementedError
+        """Open the queue."""
 
     def fill(self, texts: Sequence[str]) -> None:
         """Enqueue many, as fast as the peer offers."""
         for text in texts:
             self.put(text)
 
+    @abstractmethod
     def put(self, text: str) -> None:
         """Enqueue one message; committed on return."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take(self) -> None:
         """Take one message and end it."""
-        raise NotImplementedError
 
     def tidy(self) -> None:
         """Remove what is done, where the peer leaves that to its user; not timed."""
