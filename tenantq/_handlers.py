@@ -23,6 +23,9 @@ logger = logging.getLogger("tenantq.worker")
 
 Function = Callable[[Message[Any]], object]
 
+Finish = Callable[[Message[Any]], bool]
+"""Takes over the ack of a message; False if it does not."""
+
 SETTLE_PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Seconds between tries to write a handler's outcome: its work is done, a locked file is no reason to redo it."""
 
@@ -109,12 +112,32 @@ class Handlers:
             if handler.subscribes
         )
 
-    def handle(self, layer: Layer, message: Message[Any]) -> None:
-        """Run a message's handler and write the outcome. Never raises: it ends up on the message or in the log."""
+    def handle(self, layer: Layer, message: Message[Any], finish: Finish = lambda _message: False) -> bool:
+        """Run a message's handler and write the outcome. Never raises: it ends up on the message or in the log.
+
+        The ack of a handled message is offered to `finish` first. True if that took it over: then `tell` is
+        called when it is written.
+        """
         outcome, write = self._run(layer, message)
         if message.settled:  # the handler acked it, in a transaction of its own
             self.tally.add("handled", layer)
-            return
+            return False
+        if outcome == "handled" and finish(message):
+            return True
+        self._write(layer, message, outcome, write)
+        return False
+
+    def tell(self, message: Message[Any], lost: LeaseLost | None) -> None:
+        """Count a tenant's message whose ack was taken over; write it here if it is not written yet."""
+        if message.settled:
+            self.tally.add("handled", Layer.TENANT)
+        elif lost is not None:
+            logger.warning("the lease was lost while a handler ran", extra=_about(message))
+            self.tally.add("lost", Layer.TENANT)
+        else:
+            self._write(Layer.TENANT, message, "handled", message.ack)
+
+    def _write(self, layer: Layer, message: Message[Any], outcome: str, write: Callable[[], None]) -> None:
         try:
             _persist(write)
         except LeaseLost:

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from tenantq.errors import LeaseLost
 from tenantq.memory import MemoryQueue
 from tenantq.message import Message
 from tenantq.router import Layer
@@ -29,6 +30,15 @@ MAX_PAUSE = 30.0
 
 TENANT_PAUSE = 5.0
 """Seconds until a tenant whose file failed is tried again."""
+
+AHEAD = 0.05
+"""Seconds of its threads' work that a source claims ahead: many messages of fast handlers, few of slow ones."""
+
+MOST_AHEAD = 64
+"""Messages that it claims ahead for each thread, however fast its handlers are."""
+
+PACE_WEIGHT = 0.1
+"""What the last message weighs in how long a message takes."""
 
 IDLE_WAIT = 1.0
 """Seconds that a source waits for news before it looks whether it should stop."""
@@ -69,6 +79,14 @@ class Source(Protocol):
 
     def stop(self) -> list[Message[Any]]:
         """Claim no more; return what was claimed and not taken."""
+        ...
+
+    def finish(self, message: Message[Any]) -> bool:
+        """Take over the ack of a message whose handler is done; False: it is the caller's, and so is `done`."""
+        ...
+
+    def worked(self, seconds: float) -> None:
+        """Say how long a handler took."""
         ...
 
     def done(self) -> None:
@@ -113,22 +131,34 @@ class MemorySource:
         self._unsubscribe()
         return []
 
+    def finish(self, message: Message[Any]) -> bool:  # noqa: ARG002 - the protocol's
+        """Leave the ack to the thread: it costs next to nothing."""
+        return False
+
+    def worked(self, seconds: float) -> None:
+        """Nothing is claimed ahead here."""
+
     def done(self) -> None:
         """Nothing is bounded here: a thread claims when it is free."""
 
 
 class ClaimingSource:
-    """A source with a thread that claims ahead, at most `bound` messages that are not finished."""
+    """A source with a thread that claims ahead for so many others: two messages for each of them at first, then
+    by how long the handlers take.
+    """
 
     layer: Layer
 
-    def __init__(self, name: str, *, bound: int, lease: float, worker: str, ring: Callable[[], None]) -> None:
+    def __init__(self, name: str, *, threads: int, lease: float, worker: str, ring: Callable[[], None]) -> None:
         self._name = name
+        self._threads = threads
+        self._bound = 2 * threads
+        self._pace = AHEAD / 2
         self._lease = lease
         self._worker = worker
         self._ring = ring
         self._buffer: deque[Message[Any]] = deque()
-        self._room = bound
+        self._room = self._bound
         self._changed = threading.Condition()
         self._is_stopped = False
         self._thread: threading.Thread | None = None
@@ -140,11 +170,13 @@ class ClaimingSource:
         except IndexError:
             return None
 
+    def finish(self, message: Message[Any]) -> bool:  # noqa: ARG002 - for those that can
+        """Take over the ack of a message whose handler is done; False: its thread acks it, then says `done`."""
+        return False
+
     def done(self) -> None:
         """Make room for another message."""
-        with self._changed:
-            self._room += 1
-            self._changed.notify()
+        self._free(1)
 
     def start(self) -> None:
         """Start the thread."""
@@ -153,8 +185,8 @@ class ClaimingSource:
 
     def stop(self) -> list[Message[Any]]:
         """Claim no more, wait for the thread, and return what nobody took."""
-        self._is_stopped = True
         with self._changed:
+            self._is_stopped = True
             self._changed.notify()
         self._wake()
         if self._thread is not None:
@@ -177,6 +209,26 @@ class ClaimingSource:
         self.done()
         return True
 
+    def worked(self, seconds: float) -> None:
+        """Learn from how long a handler took how far to claim ahead."""
+        self._pace += (seconds - self._pace) * PACE_WEIGHT
+        each = max(2, min(MOST_AHEAD, int(AHEAD / max(self._pace, 1e-6))))
+        wanted = each * self._threads
+        if not self._bound / 2 <= wanted <= self._bound * 1.5:
+            with self._changed:
+                self._room += wanted - self._bound
+                self._bound = wanted
+                self._changed.notify()
+
+    def _free(self, count: int) -> None:
+        with self._changed:
+            self._room += count
+            self._changed.notify()
+
+    def _has_work(self) -> bool:
+        """Tell whether there is something to do though there is no room."""
+        return False
+
     @abstractmethod
     def _claim(self, room: int) -> int:
         """Claim up to so many messages into the buffer, wait for news where there are none; return how many."""
@@ -195,7 +247,7 @@ class ClaimingSource:
         failures = 0
         while not self._is_stopped:
             with self._changed:
-                if self._room <= 0:
+                if self._room <= 0 and not self._has_work():
                     self._changed.wait(IDLE_WAIT)
                     continue
                 room = self._room
@@ -222,12 +274,12 @@ class SharedSource(ClaimingSource):
         queue: str,
         *,
         topics: Sequence[str],
-        bound: int,
+        threads: int,
         lease: float,
         worker: str,
         ring: Callable[[], None],
     ) -> None:
-        super().__init__(f"shared-{queue}", bound=bound, lease=lease, worker=worker, ring=ring)
+        super().__init__(f"shared-{queue}", threads=threads, lease=lease, worker=worker, ring=ring)
         self._bridge = bridge
         self._queue = queue
         self._topics = list(topics)
@@ -248,7 +300,11 @@ class SharedSource(ClaimingSource):
 
 
 class TenantSource(ClaimingSource):
-    """The tenants of a store, in turns: each gets a share of the room, then goes to the end of the line."""
+    """The tenants of a store, in turns: each gets a share of the room, then goes to the end of the line.
+
+    What was handled meanwhile is acked in the transaction that claims the next: the faster the handlers, the
+    more messages go into one.
+    """
 
     layer = Layer.TENANT
 
@@ -257,13 +313,18 @@ class TenantSource(ClaimingSource):
         store: Store,
         queues: Sequence[str],
         *,
-        bound: int,
+        threads: int,
         lease: float,
         worker: str,
         ring: Callable[[], None],
+        tell: Callable[[Message[Any], LeaseLost | None], None],
     ) -> None:
-        super().__init__("tenants", bound=bound, lease=lease, worker=worker, ring=ring)
+        super().__init__("tenants", threads=threads, lease=lease, worker=worker, ring=ring)
         self._store = store
+        self._tell = tell
+        self._finished: list[Message[Any]] = []
+        self._acking: list[Message[Any]] = []
+        self._stragglers: list[threading.Thread] = []
         self._queues = list(queues)
         self._watch = store.watch()
         self._line: deque[str] = deque()
@@ -271,17 +332,80 @@ class TenantSource(ClaimingSource):
         self._schedule: list[tuple[float, str]] = []
         self._scheduled_at: dict[str, float] = {}
 
+    def finish(self, message: Message[Any]) -> bool:
+        """Ack a message with the next claim; its lease is kept until then."""
+        with self._changed:
+            if self._is_stopped:
+                return False
+            self._finished.append(message)
+            self._changed.notify()
+        self._watch.wake()
+        return True
+
     def stop(self) -> list[Message[Any]]:
-        """Claim no more, and end the watch."""
+        """Claim no more, ack what is finished, and end the watch."""
         left = super().stop()
+        self._exchange_finished()
+        for straggler in self._stragglers:
+            straggler.join()
         self._watch.close()
         return left
+
+    def buffered(self) -> list[Message[Any]]:
+        """Return what is claimed and not taken yet, and what waits for its ack."""
+        return [*super().buffered(), *self._finished, *self._acking]
 
     def _wake(self) -> None:
         self._watch.wake()
 
+    def _has_work(self) -> bool:
+        return bool(self._finished)
+
+    def _exchange_finished(self) -> None:
+        with self._changed:
+            self._acking, self._finished = self._finished, []
+        groups: dict[tuple[str, str], list[Message[Any]]] = {}
+        for message in self._acking:
+            groups.setdefault((message.tenant or "", message.queue), []).append(message)
+        for (tenant_id, queue), messages in groups.items():
+            self._exchange(tenant_id, queue, messages)
+        self._acking = []
+
+    def _exchange(self, tenant_id: str, queue: str, messages: list[Message[Any]]) -> None:
+        """Ack messages of one queue, and claim the next in the same transaction, as far as no others wait."""
+        share = 0 if self._is_stopped else len(messages) // (1 + len(self._line))
+        lost: LeaseLost | None = None
+        try:
+            tenant = self._store.tenant(tenant_id)
+            if share:
+                self._put(tenant.exchange(messages, queue, share, lease=self._lease, worker=self._worker))
+            else:
+                tenant.ack(*messages)
+        except LeaseLost as exc:
+            lost = exc
+        except Exception:
+            logger.warning("acks could not be written yet", exc_info=True, extra={"tenant": tenant_id})
+            # Elsewhere, since each is tried for some seconds: no other tenant is to wait for this one's file.
+            straggler = threading.Thread(target=self._ack_each, args=(messages,), name="tenantq-acks", daemon=True)
+            straggler.start()
+            self._stragglers = [*(one for one in self._stragglers if one.is_alive()), straggler]
+            return
+        for message in messages:
+            self._tell(message, lost)
+        self._free(len(messages))
+        self._queue_up(tenant_id)  # there may be more, in this queue or another
+
+    def _ack_each(self, messages: list[Message[Any]]) -> None:
+        for message in messages:
+            self._tell(message, None)
+            self._free(1)
+
     def _claim(self, room: int) -> int:
-        for tenant_id in self._watch.wait(0 if self._line else self._until_due()):
+        if self._finished:
+            self._exchange_finished()
+            with self._changed:
+                room = self._room
+        for tenant_id in self._watch.wait(0 if self._line or self._finished else self._until_due()):
             self._queue_up(tenant_id)
         self._queue_up_due()
         claimed = 0

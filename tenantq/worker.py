@@ -182,16 +182,16 @@ class Worker:
     def _make_sources(self) -> list[Source]:
         queues = self._queues()
         sources: list[Source] = []
-        bound = 2 * self.concurrency  # as many wait as run, so that a thread need not wait for a claim
         if queues[Layer.TENANT]:
             sources.append(
                 TenantSource(
                     self.store,
                     queues[Layer.TENANT],
-                    bound=bound,
+                    threads=self.concurrency,
                     lease=self.lease,
                     worker=self.name,
                     ring=self._ring,
+                    tell=self._handlers.tell,
                 ),
             )
         if queues[Layer.MEMORY]:
@@ -206,7 +206,7 @@ class Worker:
                     self.bridge,
                     queue,
                     topics=[topic for topic in subscriptions if topic == queue],
-                    bound=bound,
+                    threads=self.concurrency,
                     lease=self.lease,
                     worker=self.name,
                     ring=self._ring,
@@ -272,11 +272,15 @@ class Worker:
     def _handle(self, source: Source, message: Message[Any]) -> None:
         ident = threading.get_ident()
         self._running[ident] = (source, message)
+        is_acked_later = False
+        started = time.monotonic()
         try:
-            self._handlers.handle(source.layer, message)
+            is_acked_later = self._handlers.handle(source.layer, message, source.finish)
         finally:
             del self._running[ident]
-            source.done()
+            source.worked(time.monotonic() - started)
+            if not is_acked_later:
+                source.done()
 
     def _idle_wait(self) -> float:
         dues = [source.next_due() for source in self._sources if isinstance(source, MemorySource)]
