@@ -13,7 +13,8 @@ from typing import Any, Self, TypeVar
 
 from tenantq._handlers import Handlers
 from tenantq._leases import worker_name
-from tenantq._sources import ClaimingSource, MemorySource, SharedQueue, SharedSource, Source, TenantSource
+from tenantq._sources import ClaimingSource, MemorySource, SharedQueue, SharedSource, Source
+from tenantq._tenant_source import TenantSource
 from tenantq.arguments import check_lease, check_limit, check_seconds
 from tenantq.errors import InvalidArgument, LeaseLost, TenantqError
 from tenantq.message import Message

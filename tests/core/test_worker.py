@@ -13,7 +13,7 @@ import pytest
 
 import tenantq
 from tenantq import DeadLetter, Snooze, _handlers
-from tenantq._sources import TenantSource
+from tenantq._tenant_source import TenantSource
 from tenantq.errors import InvalidArgument, LeaseLost, TenantBusy, TenantqError
 from tenantq.router import Layer
 from tenantq.testing import ManualClock
