@@ -23,7 +23,7 @@ from tenantq_tools.demo.report import Layer, Report, count
 __all__ = ["Progress", "run_demo"]
 
 KILL_AT = 0.3
-"""The share of the mails after which a worker is killed."""
+"""The share of the mails that are done when a worker is killed; half of the orders are sent by then."""
 
 PATIENCE = 120.0
 """Seconds without any progress after which the demo gives up and says what is missing."""
@@ -57,8 +57,9 @@ def run_demo(directory: Path, dsn: str, *, orders: int, progress: Progress) -> R
             _make_shops(store, all_orders, progress)
             forwarder = children.enter_context(_child("forwarder", paths, dsn))
             workers = [children.enter_context(_child("worker", paths, dsn)) for _ in range(2)]
-            _send(store, all_orders, progress)
             look = _Look(store, queue, len(all_orders), progress)
+            half = len(all_orders) // 2
+            look.send(all_orders[:half])
             look.wait_for(lambda: look.mails_done >= KILL_AT * len(all_orders), [forwarder, *workers])
             victim = _busiest(store, workers)
             victim.send_signal(signal.SIGKILL)
@@ -68,6 +69,7 @@ def run_demo(directory: Path, dsn: str, *, orders: int, progress: Progress) -> R
                 f"killed worker {victim.pid} with SIGKILL, {look.mails_done} mails done; starting another"
             )
             workers.append(children.enter_context(_child("worker", paths, dsn)))
+            look.send(all_orders[half:])
             look.wait_for(lambda: look.is_done, [forwarder, *workers])
         for process in (*workers, forwarder):
             process.terminate()
@@ -110,18 +112,28 @@ class _Look:
     """How far the work is, read from the queues themselves."""
 
     def __init__(self, store: tenantq.Store, queue: PostgresQueue, total: int, progress: Progress) -> None:
+        self._store = store
         self._tenants = [store.tenant(tenant_id) for tenant_id in store.tenants()]
         self._queue = queue
         self._total = total
         self._progress = progress
+        self.sent = 0
         self.mails_done = 0
-        self.events_waiting = total
-        self.invoices_waiting = total
+        self.events_waiting = 0
+        self.invoices_waiting = 0
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing waits anywhere."""
+        """Whether everything is sent and nothing waits anywhere."""
         return self.mails_done == self._total and not self.events_waiting and not self.invoices_waiting
+
+    def send(self, orders: list[shop.Order]) -> None:
+        """Place orders, each with its mail and its event."""
+        for order in orders:
+            shop.place(self._store.tenant(order.tenant), order)
+            self.sent += 1
+            if self.sent % 100 == 0 or self.sent == self._total:
+                self._progress.show("sending", self.sent, self._total)
 
     def wait_for(self, condition: Callable[[], bool], processes: list[subprocess.Popen[bytes]]) -> None:
         """Look until the condition holds; raise DemoFailed if a process dies or nothing moves."""
@@ -144,11 +156,11 @@ class _Look:
     def _look(self) -> None:
         stats = [tenant.stats() for tenant in self._tenants]
         mails_waiting = sum(one.ready + one.scheduled + one.claimed for one in stats)
-        self.mails_done = self._total - mails_waiting
+        self.mails_done = self.sent - mails_waiting
         self.events_waiting = sum(one.outbox for one in stats)
         billing = self._queue.stats(shop.BILLING)
         self.invoices_waiting = billing.ready + billing.scheduled + billing.claimed
-        done = 2 * self._total - mails_waiting - self.events_waiting - self.invoices_waiting
+        done = 2 * self.sent - mails_waiting - self.events_waiting - self.invoices_waiting
         self._progress.show("working", done, 2 * self._total)
 
 
@@ -158,13 +170,6 @@ def _make_shops(store: tenantq.Store, orders: list[shop.Order], progress: Progre
         with store.tenant(tenant_id).transaction() as tx:
             tx.execute(shop.CREATE_SHOP_TABLES)
     progress.say(f"made {len(tenants)} shops: {', '.join(tenants)}")
-
-
-def _send(store: tenantq.Store, orders: list[shop.Order], progress: Progress) -> None:
-    for number, order in enumerate(orders, 1):
-        shop.place(store.tenant(order.tenant), order)
-        if number % 100 == 0 or number == len(orders):
-            progress.show("sending", number, len(orders))
 
 
 def _busiest(store: tenantq.Store, workers: list[subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
