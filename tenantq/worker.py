@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import threading
 import time
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
@@ -20,6 +21,7 @@ from tenantq.errors import InvalidArgument, LeaseLost, TenantqError
 from tenantq.message import Message
 from tenantq.naming import check_name
 from tenantq.router import Layer
+from tenantq.service import SIGNAL_INTERVAL
 from tenantq.store import Store
 
 __all__ = ["Worker"]
@@ -98,7 +100,8 @@ class Worker:
         previous = self._install_signals()
         try:
             self.start()
-            self._requests.get()
+            while not self._is_asked_to_stop():
+                pass
         finally:
             try:
                 self.stop()
@@ -317,6 +320,13 @@ class Worker:
             logger.warning("a lease could not be extended yet", exc_info=True, extra=about)
             return False
         return True
+
+    def _is_asked_to_stop(self) -> bool:
+        # Not for longer at once: a signal that comes just before a thread blocks is not handled while it does.
+        with contextlib.suppress(Empty):
+            self._requests.get(timeout=SIGNAL_INTERVAL)
+            return True
+        return False
 
     def _install_signals(self) -> dict[int, Any]:
         if threading.current_thread() is not threading.main_thread():

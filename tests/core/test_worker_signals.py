@@ -62,3 +62,25 @@ def test_a_worker_that_was_stopped_can_run_again(worker: tenantq.Worker) -> None
     worker.store.tenant("acme").enqueue("more", 2)
     worker.run()
     assert done == [2]
+
+
+def test_a_signal_whose_handler_runs_late_is_heeded(
+    worker: tenantq.Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes in the moment before the main thread blocks is only handled when it wakes by itself."""
+    waits: list[float] = []
+    requests = worker._requests
+
+    class Impatient:
+        def get(self, timeout: float) -> None:
+            waits.append(timeout)
+            if len(waits) == 3:
+                worker.request_stop()
+            requests.get(timeout=0.001)
+
+        put = staticmethod(requests.put)
+
+    monkeypatch.setattr(worker, "_requests", Impatient())
+    worker.run()
+    assert len(waits) == 3
+    assert max(waits) <= 0.5
