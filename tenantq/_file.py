@@ -185,7 +185,8 @@ class TenantFile:
 
     def _next_id(self) -> int:
         if self._last_id < 0:
-            self._last_id = self._execute(_QUEUE["last_id"])[0][0]
+            given_out = (depths[0] for depths in self._depths.values())  # by this transaction, and not written yet
+            self._last_id = max(self._execute(_QUEUE["last_id"])[0][0], *given_out, 0)
         return self._last_id + 1
 
     # Claim, and the ends of a delivery

@@ -3,9 +3,6 @@
 -- name: read_depths
 SELECT queue, ready, scheduled, claimed, dead FROM tenantq_depth ORDER BY queue;
 
--- name: read_depth
-SELECT ready, scheduled, claimed, dead FROM tenantq_depth WHERE queue = :queue;
-
 -- name: count_due
 -- Due, and not yet moved by a claim or a reaper.
 SELECT queue, 0, count(*) FROM queue INDEXED BY queue_due WHERE due_at <= :now GROUP BY queue

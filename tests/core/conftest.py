@@ -29,3 +29,10 @@ def acme(store: tenantq.Store) -> Iterator[tenantq.Tenant]:
     yield tenant
     if tenant.path.exists():
         assert tenantq.verify(tenant.path).problems == ()
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[tenantq.Store]:
+    """A store whose time is real."""
+    with tenantq.open(tmp_path / "live", backoff=tenantq.Backoff(base=0.01, cap=0.01, jitter=0)) as store:
+        yield store

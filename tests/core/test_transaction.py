@@ -324,3 +324,11 @@ def test_a_key_answers_inside_of_a_transaction(acme: tenantq.Tenant) -> None:
         second = tx.enqueue("mail", 3, key="l")
         assert tx.enqueue("mail", 4, key="l") == second
     assert acme.stats().ready == 2
+
+
+def test_an_id_is_given_out_once_though_its_message_is_deleted_by_hand(shop: tenantq.Tenant) -> None:
+    with pytest.raises(Failed), shop.transaction() as tx:
+        first = tx.enqueue("mail", 1)
+        tx.execute("DELETE FROM queue WHERE id = ?", (first,))
+        assert tx.enqueue("mail", 2) == first + 1
+        raise Failed  # the depths know nothing of what is deleted by hand
