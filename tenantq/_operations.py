@@ -135,6 +135,9 @@ def emit_operation(
 
 def fences(messages: Sequence[Message[Any]]) -> dict[str, list[tuple[int, int | None]]]:
     """Group messages by queue, each as what its lease must match."""
+    queues = {message.queue for message in messages}
+    if len(queues) == 1:
+        return {queues.pop(): [(message.id, message.lease_token) for message in messages]}
     groups: dict[str, list[tuple[int, int | None]]] = {}
     for message in messages:
         groups.setdefault(message.queue, []).append((message.id, message.lease_token))

@@ -29,7 +29,8 @@ def encode_payload(value: object) -> str | bytes:
     """
     if isinstance(value, _BYTES):
         data = bytes(value)
-        _check_size(len(data))
+        if len(data) > MAX_PAYLOAD_BYTES:
+            raise _too_large(len(data))
         return data
     try:
         data = _encode(value)
@@ -43,7 +44,8 @@ def encode_payload(value: object) -> str | bytes:
         raise PayloadError("a payload is nested too deeply or holds itself") from exc
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as exc:
         raise PayloadError(f"a payload of type {type(value).__name__} cannot be encoded: {exc}") from exc
-    _check_size(len(data))
+    if len(data) > MAX_PAYLOAD_BYTES:
+        raise _too_large(len(data))
     return text
 
 
@@ -69,9 +71,8 @@ def _decoder_of(payload_type: Any) -> Callable[[str | bytes], Any]:
     return decoder.decode
 
 
-def _check_size(size: int) -> None:
-    if size > MAX_PAYLOAD_BYTES:
-        raise PayloadTooLarge(f"a payload of {size} bytes is over the limit of {MAX_PAYLOAD_BYTES}")
+def _too_large(size: int) -> PayloadTooLarge:
+    return PayloadTooLarge(f"a payload of {size} bytes is over the limit of {MAX_PAYLOAD_BYTES}")
 
 
 def _has_non_finite(value: object) -> bool:

@@ -9,11 +9,11 @@ SELECT max(
 );
 
 -- name: insert_message
+-- The row of VALUES is repeated for as many messages as one statement takes: see TenantFile.enqueue.
 INSERT INTO queue (
     id, queue, priority, visible_at, due_at, max_attempts, enqueued_at, key, headers, payload
-) VALUES (
-    :id, :queue, :priority, :visible_at, :due_at, :max_attempts, :enqueued_at, :key, :headers, :payload
-);
+) VALUES
+    (:id, :queue, :priority, :visible_at, :due_at, :max_attempts, :enqueued_at, :key, :headers, :payload);
 
 -- name: find_key
 SELECT id FROM queue INDEXED BY queue_key WHERE queue = :queue AND key = :key;
@@ -30,34 +30,40 @@ SELECT
     OR EXISTS (SELECT 1 FROM queue INDEXED BY queue_leased WHERE leased_until <= :boottime),
     EXISTS (SELECT 1 FROM tenantq_paused WHERE queue = :queue);
 
--- name: claim_messages
--- The documents' batched claim, on an index that holds only what may be taken now.
+-- name: claim_message
+-- The documents' claim in two steps, find_claimable and this: a statement that does both and returns the rows
+-- keeps them in a table of its own first, and takes half as long again.
 UPDATE queue
 SET claimed_by   = :worker,
     claimed_at   = :now,
     leased_until = :leased_until,
     lease_token  = :lease_token,
     attempts     = attempts + 1
-WHERE id IN (
-    SELECT id FROM queue INDEXED BY queue_ready
-    WHERE queue = :queue
-      AND claimed_by IS NULL
-      AND due_at IS NULL
-    ORDER BY priority DESC, visible_at, id
-    LIMIT :limit
-)
-RETURNING id, priority, visible_at, attempts, max_attempts, enqueued_at, key, headers, error, payload;
+WHERE id = :id;
+
+-- name: claim_messages
+UPDATE queue
+SET claimed_by   = :worker,
+    claimed_at   = :now,
+    leased_until = :leased_until,
+    lease_token  = :lease_token,
+    attempts     = attempts + 1
+WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: ack_message
 -- The documents' ack, fenced by the token of this delivery: a worker's name is not enough.
-DELETE FROM queue WHERE id = :id AND lease_token = :lease_token RETURNING claimed_by IS NOT NULL;
+DELETE FROM queue WHERE id = :id AND lease_token = :lease_token AND claimed_by IS NOT NULL;
+
+-- name: ack_ready_message
+-- Its lease has ended, and nobody else has claimed it since.
+DELETE FROM queue WHERE id = :id AND lease_token = :lease_token AND claimed_by IS NULL;
 
 -- name: ack_messages
--- The same for all that one claim gave out, whose deliveries have one token.
+-- Of all that one claim gave out, whose deliveries have one token.
 DELETE FROM queue
 WHERE id IN (SELECT value FROM json_each(:ids))
   AND lease_token = :lease_token
-RETURNING id, claimed_by IS NOT NULL;
+  AND claimed_by IS NOT NULL;
 
 -- name: find_lease
 -- Whether the delivery with this token still has the message, and whether its time is not over: a message
@@ -130,6 +136,16 @@ UPDATE queue SET lease_token = NULL WHERE id = :id;
 SELECT
     (SELECT min(due_at) FROM queue INDEXED BY queue_due WHERE due_at IS NOT NULL),
     (SELECT min(leased_until) FROM queue INDEXED BY queue_leased WHERE leased_until IS NOT NULL);
+
+-- name: find_claimable
+-- What a claim takes, in its order and as it will be, from an index that holds only what may be taken now.
+SELECT id, priority, visible_at, attempts + 1, max_attempts, enqueued_at, key, headers, error, payload
+FROM queue INDEXED BY queue_ready
+WHERE queue = :queue
+  AND claimed_by IS NULL
+  AND due_at IS NULL
+ORDER BY priority DESC, visible_at, id
+LIMIT :limit;
 
 -- name: peek_ready
 SELECT id, priority, visible_at, attempts, max_attempts, enqueued_at, key, headers, error, payload

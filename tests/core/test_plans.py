@@ -46,11 +46,11 @@ SCANS_OF_FEW = (
 INDEXES = {
     "queue.find_key": "queue_key",
     "queue.probe_queue": "queue_ready",
-    "queue.claim_messages": "queue_ready",
+    "queue.find_claimable": "queue_ready",
+    "queue.peek_ready": "queue_ready",
     "queue.find_due": "queue_due",
     "queue.find_expired": "queue_leased",
     "queue.next_due": "queue_due",
-    "queue.peek_ready": "queue_ready",
     "queue.peek_scheduled": "queue_due",
     "dead.list_dead_of_queue": "tenantq_dead_queue",
     "dead.find_dead_of_queue_after": "tenantq_dead_queue",
