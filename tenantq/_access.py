@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["TenantAccess"]
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class TenantAccess:
@@ -38,7 +39,7 @@ class TenantAccess:
             handle = self._handle = self.store.handle(self.id, self.path, create=create)
         return handle
 
-    def _use(self, create: bool, action: Callable[[Handle], T], default: Any) -> T:
+    def _use(self, create: bool, action: Callable[[Handle, U], T], argument: U, default: Any) -> T:
         while True:
             handle = self._open(create=create and self._create)
             if handle is None:
@@ -46,7 +47,7 @@ class TenantAccess:
                     raise UnknownTenant(f"the store has no tenant {self.id!r}", tenant=self.id)
                 return default  # type: ignore[no-any-return]
             try:
-                return action(handle)
+                return action(handle, argument)
             except HandleGone:
                 self._handle = None
             except FileReplaced:
@@ -54,24 +55,24 @@ class TenantAccess:
                 raise
 
     def _write(self, operation: Callable[[TenantFile], T], *, create: bool = True, default: Any = None) -> T:
-        return self._use(create, lambda handle: handle.write(operation), default)
+        return self._use(create, Handle.write, operation, default)
 
     def _write_existing(self, operation: Callable[[TenantFile], T], default: Any) -> T:
         # What acts on a message must not bring a deleted tenant back as an empty file.
         return self._write(operation, create=False, default=default)
 
     def _read(self, operation: Callable[[TenantFile], T], *, default: Any) -> T:
-        return self._use(False, lambda handle: handle.read(operation), default)
+        return self._use(False, Handle.read, operation, default)
 
     def _read_one(self, operation: Callable[[TenantFile], T], *, default: Any) -> T:
-        return self._use(False, lambda handle: handle.read_one(operation), default)
+        return self._use(False, Handle.read_one, operation, default)
 
     def _begin(self) -> Handle:
-        def begin(handle: Handle) -> Handle:
+        def begin(handle: Handle, _argument: None) -> Handle:
             handle.begin()
             return handle
 
-        return self._use(True, begin, None)
+        return self._use(True, begin, None, None)
 
     def _in_steps(self, operation: Callable[[TenantFile], int]) -> int:
         total = 0

@@ -561,4 +561,3 @@ class TenantFile:
     def recount(self) -> list[Row]:
         """Count the rows of every queue one by one: (queue, ready, scheduled, claimed, dead)."""
         return self._execute(_STATS["recount_depths"])
-

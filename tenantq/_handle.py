@@ -8,6 +8,7 @@ thread that finds the file free pays for none of this.
 from __future__ import annotations
 
 import copy
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,6 @@ from typing import Any, TypeVar
 
 from tenantq._file import TenantFile
 from tenantq._line import Line, Waiting
-from tenantq._sqlite import identity_of
 from tenantq.errors import FileReplaced, TenantBusy, TransactionError
 
 __all__ = ["Handle", "HandleGone"]
@@ -56,11 +56,21 @@ class Handle:
         """Run an operation in a transaction; durable on return. If it raises, nothing of it is."""
         if not self._line.try_take():
             return self._write_with_others(operation)
+        file, line = self.file, self._line
         try:
-            result = self._commit_one(operation)
-            has_news = self.file.news
+            self._begin()
+            try:
+                result = operation(file)
+            except BaseException:
+                file.rollback()
+                raise
+            if line:  # others came meanwhile: their work goes along
+                return self._commit_with_others(operation, result)
+            file.commit()
+            self.operations += 1
+            has_news = file.news
         finally:
-            self._line.hand_over()
+            line.hand_over()
         if has_news:
             self._ring()
         return result
@@ -135,7 +145,7 @@ class Handle:
         try:
             if not self.is_closed:
                 self.is_closed = True
-                if self._was_replaced():
+                if self.file.database.was_replaced():
                     self.file.database.abandon_replaced()
                 else:
                     self.file.database.close()
@@ -172,7 +182,7 @@ class Handle:
         self.was_used = True
         if self.is_closed:
             raise HandleGone
-        if self._was_replaced():
+        if self.file.database.was_replaced():
             self.is_closed = True
             self.file.database.abandon_replaced()
             raise FileReplaced(
@@ -195,21 +205,6 @@ class Handle:
             self.file.rollback()  # an interrupt may have come behind the BEGIN
             raise
 
-    def _was_replaced(self) -> bool:
-        return identity_of(self.path) != self.file.database.identity
-
-    def _commit_one(self, operation: Operation[T]) -> T:
-        self._begin()
-        file = self.file
-        try:
-            result = operation(file)
-        except BaseException:
-            file.rollback()
-            raise
-        file.commit()
-        self.operations += 1
-        return result
-
     def _write_with_others(self, operation: Operation[T]) -> T:
         """Wait until another thread has committed the operation, or commit it with those of the next in line."""
         if self.is_mine:
@@ -220,18 +215,34 @@ class Handle:
         if not waiting.has_turn:
             return waiting.outcome()
         try:
-            along = self._line.take_along(MERGE - 1)
-            try:
-                has_news = self._commit_merged([waiting, *along])
-            finally:  # an interrupt of this thread is no failure of the others' operations
-                self._line.bring_back(along)
+            self._lead([waiting, *self._line.take_along(MERGE - 1)])
         finally:
             self._line.hand_over()
-        if has_news:
-            self._ring()
         return waiting.outcome()
 
-    def _commit_merged(self, batch: Sequence[Waiting[Any]], *, apart: bool = False) -> bool:
+    def _commit_with_others(self, operation: Operation[T], result: T) -> T:
+        """Commit an operation that was run, in the transaction that is open, and those of the line."""
+        waiting = Waiting(operation)
+        waiting.result = result
+        self._lead([waiting], is_begun=True)
+        return waiting.outcome()
+
+    def _lead(self, batch: list[Waiting[Any]], *, is_begun: bool = False) -> None:
+        """Commit the first one's operation with all of the others, and with those who come before the COMMIT."""
+        try:
+            has_news = self._commit_merged(batch, is_begun=is_begun)
+        finally:  # an interrupt of this thread is no failure of the others' operations
+            self._line.bring_back(batch[1:])
+        if has_news:
+            self._ring()
+
+    def _commit_merged(
+        self,
+        batch: list[Waiting[Any]],
+        *,
+        is_begun: bool = False,
+        is_apart: bool = False,
+    ) -> bool:
         """Commit many operations in one transaction; one that fails is undone alone.
 
         They are run without a savepoint each, since hardly any ever fails; where one does, all are undone and
@@ -239,7 +250,8 @@ class Handle:
         """
         file = self.file
         try:
-            self._begin()
+            if not is_begun:
+                self._begin()
         except Exception as exc:
             # The file's fault (locked, replaced), not an operation's: the lock is not waited for again.
             for waiting in batch:
@@ -247,10 +259,17 @@ class Handle:
                 waiting.is_done = True
             return False
         try:
-            self._run_each(batch, apart=apart)
+            if not is_begun:
+                self._run_each(batch, is_apart=is_apart)
+            while not is_apart and self._line and len(batch) < MERGE:
+                more = self._line.take_along(MERGE - len(batch))
+                if not more:
+                    break
+                batch += more
+                self._run_each(more)
             file.commit()
         except Exception as exc:
-            return self._commit_otherwise(batch, exc, apart=apart)
+            return self._commit_otherwise(batch, exc, is_apart=is_apart)
         except BaseException:
             if file.is_committed:
                 for waiting in batch:
@@ -261,31 +280,31 @@ class Handle:
             waiting.is_done = True
         return file.news
 
-    def _commit_otherwise(self, batch: Sequence[Waiting[Any]], exc: Exception, *, apart: bool) -> bool:
+    def _commit_otherwise(self, batch: list[Waiting[Any]], exc: Exception, *, is_apart: bool) -> bool:
         """Commit what could not be committed together: nothing of it was."""
         if len(batch) == 1:
             batch[0].error = exc
             batch[0].is_done = True
             return False
-        if not apart:
-            return self._commit_merged(batch, apart=True)
+        if not is_apart:
+            return self._commit_merged(batch, is_apart=True)
         has_news = False
         for waiting in batch:  # each may fare better alone: one may be too large for the disk
             waiting.error = None
             has_news |= self._commit_merged([waiting])
         return has_news
 
-    def _run_each(self, batch: Sequence[Waiting[Any]], *, apart: bool) -> None:
+    def _run_each(self, batch: Sequence[Waiting[Any]], *, is_apart: bool = False) -> None:
         file = self.file
         try:
+            if not is_apart:
+                for alike, group in itertools.groupby(batch, _alike):
+                    _run_group(file, list(group), is_alike=alike is not None)
+                return
             for waiting in batch:
-                assert waiting.operation is not None  # the line takes along no other
-                if not apart:
-                    waiting.result = waiting.operation(file)
-                    continue
                 saved = file.savepoint()
                 try:
-                    waiting.result = waiting.operation(file)
+                    _run_group(file, [waiting])
                 except Exception as exc:
                     if not file.database.in_transaction:
                         raise  # SQLite undid the others' too: a full disk
@@ -296,3 +315,20 @@ class Handle:
         except BaseException:
             file.rollback()
             raise
+
+
+def _alike(waiting: Waiting[Any]) -> object:
+    return getattr(waiting.operation, "alike", None)
+
+
+def _run_group(file: TenantFile, group: Sequence[Waiting[Any]], *, is_alike: bool = False) -> None:
+    """Run operations one by one, or in one go those that say of themselves that they can be."""
+    first: Any = group[0].operation
+    if is_alike and len(group) > 1:
+        results = first.together(file, [waiting.operation for waiting in group])
+        for waiting, result in zip(group, results, strict=True):
+            waiting.result = result
+        return
+    for waiting in group:
+        assert waiting.operation is not None  # the line takes along no other
+        waiting.result = waiting.operation(file)

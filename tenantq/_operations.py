@@ -6,8 +6,9 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from tenantq._file import TenantFile
@@ -28,6 +29,9 @@ __all__ = [
     "new_lease_token",
 ]
 
+EnqueueOptions = tuple[str, float, datetime | None, int, str | None, int, str | None]
+"""Queue, delay, at, priority, key, max_attempts and the encoded headers."""
+
 MAX_ERROR_CHARACTERS = 4_000
 """What is kept of the error of a failed attempt."""
 
@@ -43,7 +47,7 @@ def enqueue_operation(
     key: str | None,
     max_attempts: int,
     headers: Mapping[str, str] | None,
-) -> Callable[[TenantFile], list[int]]:
+) -> Enqueue:
     """Return the insertion of messages into one queue."""
     check_options(
         queue,
@@ -55,24 +59,43 @@ def enqueue_operation(
         headers=headers,
     )
     bodies = [encode_payload(payload) for payload in payloads]
-    encoded_headers = encode_headers(headers)
+    options = (queue, delay, at, priority, key, max_attempts, encode_headers(headers))
+    return Enqueue(clock, bodies, options)
 
-    def operation(file: TenantFile) -> list[int]:
-        if not bodies:
+
+class Enqueue:
+    """The insertion of messages into one queue. Those with the same options, but for a key, go in together."""
+
+    __slots__ = ("alike", "bodies", "clock", "options")
+
+    def __init__(self, clock: Clock, bodies: list[str | bytes], options: EnqueueOptions) -> None:
+        self.clock = clock
+        self.bodies = bodies
+        self.options = options
+        self.alike: Hashable = options if options[4] is None else None
+
+    def __call__(self, file: TenantFile) -> list[int]:
+        """Insert them and return their ids."""
+        if not self.bodies:
             return []
-        now = clock.now_ns()
+        queue, delay, at, priority, key, max_attempts, headers = self.options
+        now = self.clock.now_ns()
         return file.enqueue(
             queue,
-            bodies,
+            self.bodies,
             now=now,
             visible_at=visible_ns(now, delay, at),
             priority=priority,
             max_attempts=max_attempts,
             key=key,
-            headers=encoded_headers,
+            headers=headers,
         )
 
-    return operation
+    def together(self, file: TenantFile, operations: Sequence[Enqueue]) -> list[list[int]]:
+        """Insert the messages of alike operations and return the ids of each."""
+        bodies = [body for operation in operations for body in operation.bodies]
+        ids = iter(Enqueue(self.clock, bodies, self.options)(file))
+        return [list(islice(ids, len(operation.bodies))) for operation in operations]
 
 
 def check_options(

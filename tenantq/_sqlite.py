@@ -124,6 +124,8 @@ class Database:
             raise
         _open_databases.add(self)
         self._execute = self._connection.execute
+        self._moved = ctypes.c_int()
+        self._moved_at = ctypes.addressof(self._moved)
         # Without it, SQLite prepares a statement anew for each value bound to a column of a partial index:
         # a claim takes four times as long.
         self._connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
@@ -195,6 +197,11 @@ class Database:
         It is up to date inside of a write transaction; elsewhere it is what this connection last saw.
         """
         return self._connection.data_version()
+
+    def was_replaced(self) -> bool:
+        """Tell whether another file, or none, is at the path by now."""
+        self._connection.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, self._moved_at)
+        return bool(self._moved.value)
 
     def copy_to(self, target: Path) -> None:
         """Write all that is committed to a new file, by SQLite's online backup in one step.

@@ -55,14 +55,60 @@ def test_calls_that_wait_for_a_busy_file_are_committed_together(acme: tenantq.Te
     assert (after.commits - before.commits, after.operations - before.operations) == (1, 8)
 
 
+def insert(file: TenantFile, *bodies: Any) -> list[int]:
+    return file.enqueue("mail", bodies, now=1, visible_at=1, priority=0, max_attempts=1, key=None, headers=None)
+
+
+@pytest.mark.parametrize("is_sound", [True, False])
+def test_a_call_that_comes_before_the_commit_goes_along_and_fails_alone(
+    acme: tenantq.Tenant,
+    is_sound: bool,
+) -> None:
+    acme.enqueue("mail", 0)
+    before = acme.stats()
+    late: list[Future[Any]] = []
+    with ThreadPoolExecutor(1) as pool:
+
+        def first(file: TenantFile) -> list[int]:
+            if not late:
+                late.append(pool.submit(acme._write, lambda file: insert(file, "1" if is_sound else 2**70)))
+                while not handle_of(acme)._line:
+                    threading.Event().wait(0.001)
+            return insert(file, "0")
+
+        ids = acme._write(first)
+        assert (late[0].exception() is None) == is_sound
+    after = acme.stats()
+    assert after.ready == 2 + is_sound
+    assert after.commits - before.commits == 1
+    assert {1, *ids} == {message.id for message in acme.peek("mail") if message.payload == 0}
+
+
+def test_alike_calls_that_are_inserted_in_one_go_return_each_its_own_ids(acme: tenantq.Tenant) -> None:
+    acme.enqueue("mail", "before")
+    calls: list[Callable[[], Any]] = [
+        *(lambda number=number: acme.enqueue_many("mail", [number] * number) for number in range(4)),
+        lambda: acme.enqueue("mail", "urgent", priority=1),
+        lambda: acme.enqueue("mail", "keyed", key="k"),
+        lambda: acme.enqueue("mail", "keyed", key="k"),
+    ]
+    with together(acme, *calls) as futures:
+        *many, urgent, keyed, again = [future.result() for future in futures]
+    with acme.transaction() as tx:
+        kept: dict[int, str] = dict(tx.execute("SELECT id, payload FROM queue"))
+    assert [[kept[id_] for id_ in ids] for ids in many] == [[str(number)] * number for number in range(4)]
+    assert (kept[urgent], kept[keyed]) == ('"urgent"', '"keyed"')
+    assert keyed == again
+    assert len(kept) == 1 + 6 + 2
+
+
 def test_a_call_that_fails_is_undone_alone(acme: tenantq.Tenant) -> None:
     acme.enqueue_many("mail", range(2))
     held, lost = acme.claim("mail", 2)
     acme.ack(lost)
 
     def fail(file: TenantFile) -> None:
-        bodies: list[Any] = ["half", 2**70]
-        file.enqueue("mail", bodies, now=1, visible_at=1, priority=0, max_attempts=1, key=None, headers=None)
+        insert(file, "half", 2**70)
 
     calls: list[Callable[[], Any]] = [
         lambda: acme.enqueue("mail", "before"),
@@ -194,7 +240,7 @@ def test_an_interrupt_leaves_no_lock_and_no_transaction(
                 monkeypatch.setattr(database, "commit", interrupt)
 
     def operation(file: TenantFile) -> None:
-        file.enqueue("mail", ["no"], now=1, visible_at=1, priority=0, max_attempts=1, key=None, headers=None)
+        insert(file, "no")
         if point == "rollback":
             monkeypatch.setattr(database, "rollback", rollback_late)
         if point in ("operation", "rollback"):
