@@ -27,7 +27,7 @@ MAX_PAUSE = 30.0
 AHEAD = 0.05
 """Seconds of its threads' work that a source claims ahead: many messages of fast handlers, few of slow ones."""
 
-MOST_AHEAD = 64
+MOST_AHEAD = 256
 """Messages that it claims ahead for each thread, however fast its handlers are."""
 
 PACE_WEIGHT = 0.1
