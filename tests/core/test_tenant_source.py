@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import tenantq
+from tenantq._sources import MOST_AHEAD
 from tenantq._tenant_source import TenantSource
 from tenantq.errors import TenantBusy
 
@@ -65,7 +66,7 @@ def test_a_fast_handler_has_much_claimed_ahead_and_a_slow_one_little(live: tenan
     )
     for _ in range(200):
         source.worked(0.0)
-    assert 2 * 32 < source._room == source._bound <= 2 * 64
+    assert MOST_AHEAD < source._room == source._bound <= 2 * MOST_AHEAD
     for _ in range(200):
         source.worked(5.0)
     assert 2 * 2 <= source._room == source._bound < 2 * 4
