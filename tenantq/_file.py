@@ -88,7 +88,8 @@ class TenantFile:
         ready = {}
         try:
             for queue, depths in self._depths.items():
-                ready[queue] = self._execute(ADD_DEPTH, (queue, *depths))[0][0]
+                row = (*depths, queue)
+                ((ready[queue],),) = self._execute(ADD_DEPTH, row) or self._execute(_STATS["begin_depth"], row)
             if self._emitted:
                 self._run(_OUTBOX["count_events"], (self._last_seq, self._emitted))
             self.database.commit()

@@ -32,14 +32,19 @@ SELECT min((
 FROM level;
 
 -- name: add_depth
-INSERT INTO tenantq_depth (queue, last_id, ready, scheduled, claimed, dead)
-VALUES (:queue, :last_id, :ready, :scheduled, :claimed, :dead)
-ON CONFLICT (queue) DO UPDATE
-SET last_id   = max(last_id, excluded.last_id),
-    ready     = ready + excluded.ready,
-    scheduled = scheduled + excluded.scheduled,
-    claimed   = claimed + excluded.claimed,
-    dead      = dead + excluded.dead
+UPDATE tenantq_depth
+SET last_id   = max(last_id, :last_id),
+    ready     = ready + :ready,
+    scheduled = scheduled + :scheduled,
+    claimed   = claimed + :claimed,
+    dead      = dead + :dead
+WHERE queue = :queue
+RETURNING ready;
+
+-- name: begin_depth
+-- Of a queue's first message.
+INSERT INTO tenantq_depth (last_id, ready, scheduled, claimed, dead, queue)
+VALUES (:last_id, :ready, :scheduled, :claimed, :dead, :queue)
 RETURNING ready;
 
 -- name: recount_depths
