@@ -78,7 +78,9 @@ class TenantFile:
 
     def begin(self) -> None:
         """Begin a write transaction."""
-        self._reset()
+        if self._depths or self._emitted:
+            self._reset()
+        self.news = self.is_committed = False
         self.database.begin()
         if self.database.version() != self._version:
             self._forget()
@@ -176,15 +178,14 @@ class TenantFile:
             found = self._execute(FIND_KEY, (queue, key))
             if found:
                 return [found[0][0]]
-        first = self._next_id()
+        first = (self._last_id if self._last_id >= 0 else self._read_last_id()) + 1
         due_at = visible_at if visible_at > now else None
-        done, left = 0, len(bodies)
-        while left:
-            some = min(1 << left.bit_length() - 1, MOST_ROWS)
+        count, done = len(bodies), 0
+        while done < count:
+            some = min(1 << (count - done).bit_length() - 1, MOST_ROWS)
             shared = (first + done, queue, priority, visible_at, due_at, max_attempts, now, key, headers)
             self._run(_INSERTS[some], (*shared, *bodies[done : done + some]))
-            done, left = done + some, left - some
-        count = len(bodies)
+            done += some
         self._last_id = first + count - 1
         depths = self._depth(queue)
         depths[0] = self._last_id
@@ -196,11 +197,9 @@ class TenantFile:
         self.news = True
         return list(range(first, first + count))
 
-    def _next_id(self) -> int:
-        if self._last_id < 0:
-            given_out = (depths[0] for depths in self._depths.values())  # by this transaction, and not written yet
-            self._last_id = max(self._execute(_QUEUE["last_id"])[0][0], *given_out, 0)
-        return self._last_id + 1
+    def _read_last_id(self) -> int:
+        given_out = (depths[0] for depths in self._depths.values())  # by this transaction, and not written yet
+        return max(int(self._execute(_QUEUE["last_id"])[0][0]), *given_out, 0)
 
     # Claim, and the ends of a delivery
 

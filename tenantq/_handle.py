@@ -64,7 +64,7 @@ class Handle:
             except BaseException:
                 file.rollback()
                 raise
-            if line:  # others came meanwhile: their work goes along
+            if line.waiting:  # others came meanwhile: their work goes along
                 return self._commit_with_others(operation, result)
             file.commit()
             self.operations += 1
@@ -261,7 +261,7 @@ class Handle:
         try:
             if not is_begun:
                 self._run_each(batch, is_apart=is_apart)
-            while not is_apart and self._line and len(batch) < MERGE:
+            while not is_apart and self._line.waiting and len(batch) < MERGE:
                 more = self._line.take_along(MERGE - len(batch))
                 if not more:
                     break

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from tenantq._file import TenantFile
-from tenantq.arguments import check_headers, check_max_attempts, check_priority, visible_ns
+from tenantq.arguments import DEFAULT_MAX_ATTEMPTS, check_headers, check_max_attempts, check_priority, visible_ns
 from tenantq.clock import Clock
 from tenantq.errors import InvalidArgument
 from tenantq.message import Message
@@ -32,6 +32,9 @@ __all__ = [
 EnqueueOptions = tuple[str, float, datetime | None, int, str | None, int, str | None]
 """Queue, delay, at, priority, key, max_attempts and the encoded headers."""
 
+DEFAULTS = (0, None, 0, None, DEFAULT_MAX_ATTEMPTS, None)
+"""Delay, at, priority, key, max_attempts and headers of nearly every enqueue: nothing is to be checked then."""
+
 MAX_ERROR_CHARACTERS = 4_000
 """What is kept of the error of a failed attempt."""
 
@@ -49,18 +52,21 @@ def enqueue_operation(
     headers: Mapping[str, str] | None,
 ) -> Enqueue:
     """Return the insertion of messages into one queue."""
-    check_options(
-        queue,
-        delay=delay,
-        at=at,
-        priority=priority,
-        key=key,
-        max_attempts=max_attempts,
-        headers=headers,
-    )
+    if (delay, at, priority, key, max_attempts, headers) == DEFAULTS:
+        check_name(queue)
+    else:
+        check_options(
+            queue,
+            delay=delay,
+            at=at,
+            priority=priority,
+            key=key,
+            max_attempts=max_attempts,
+            headers=headers,
+        )
     bodies = [encode_payload(payload) for payload in payloads]
-    options = (queue, delay, at, priority, key, max_attempts, encode_headers(headers))
-    return Enqueue(clock, bodies, options)
+    encoded_headers = None if headers is None else encode_headers(headers)
+    return Enqueue(clock, bodies, (queue, delay, at, priority, key, max_attempts, encoded_headers))
 
 
 class Enqueue:
@@ -84,7 +90,7 @@ class Enqueue:
             queue,
             self.bodies,
             now=now,
-            visible_at=visible_ns(now, delay, at),
+            visible_at=visible_ns(now, delay, at) if delay or at else now,
             priority=priority,
             max_attempts=max_attempts,
             key=key,

@@ -124,6 +124,9 @@ class Database:
             raise
         _open_databases.add(self)
         self._execute = self._connection.execute
+        self.version = self._connection.data_version
+        """Return a number that every change of the file moves on, those of this connection too. It is up to date
+        inside of a write transaction; elsewhere it is what this connection last saw."""
         self._moved = ctypes.c_int()
         self._moved_at = ctypes.addressof(self._moved)
         # Without it, SQLite prepares a statement anew for each value bound to a column of a partial index:
@@ -190,13 +193,6 @@ class Database:
     def changed(self) -> int:
         """The rows that the last statement changed."""
         return self._connection.changes()
-
-    def version(self) -> int:
-        """Return a number that every change of the file moves on, those of this connection too.
-
-        It is up to date inside of a write transaction; elsewhere it is what this connection last saw.
-        """
-        return self._connection.data_version()
 
     def was_replaced(self) -> bool:
         """Tell whether another file, or none, is at the path by now."""

@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -101,7 +102,8 @@ class Store:
         self._waiting: dict[int, set[threading.Event]] = {}
         self._unlisten: Callable[[], None] | None = None
         self._memory: MemoryQueue | None = None
-        self._is_closed = False
+        self.is_closed = False
+        """Whether `close` was called."""
         self._make_locks()
         _stores.add(self)
 
@@ -204,7 +206,7 @@ class Store:
         and TransactionError inside of one of this thread; all other tenants are closed then too.
         """
         with self._lock:
-            self._is_closed = True
+            self.is_closed = True
             handles = list(self._handles.items())
         for watch in self._watches:
             watch.close()
@@ -219,11 +221,6 @@ class Store:
         self._doorbell.close()
         if failures:
             raise failures[0]
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the store was closed."""
-        return self._is_closed
 
     def __enter__(self) -> Self:
         return self
@@ -363,7 +360,7 @@ class Store:
             handle = self._open_file(tenant_id, path)
             with self._lock:
                 self._handles[tenant_id] = handle
-            if self._is_closed:  # meanwhile, and `close` may have missed this one
+            if self.is_closed:  # meanwhile, and `close` may have missed this one
                 self.close()
                 self._check_open()
             return handle
@@ -387,7 +384,7 @@ class Store:
             database.close()
             raise
         slot = slot_of(tenant_id)
-        return Handle(file, path, lambda: self._doorbell.ring(slot))
+        return Handle(file, path, partial(self._doorbell.ring, slot))
 
     def _make_room(self) -> None:
         # Second chance: what was used since the last round stays once more; what is in use stays anyway.
@@ -429,7 +426,7 @@ class Store:
             return None
 
     def _check_open(self) -> None:
-        if self._is_closed:
+        if self.is_closed:
             raise StoreClosed(f"the store {self.root} is closed", path=str(self.root))
 
     def _before_fork(self) -> None:
