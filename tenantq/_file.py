@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tenantq import _schema
+from tenantq._bounds import Admitted, Bounds
 from tenantq._sqlite import Database, Parameters, Row
 from tenantq.sqlfile import load_statements
 
@@ -36,7 +37,15 @@ class TenantFile:
     Not for two threads at once. `begin` and `commit` enclose all that changes the file.
     """
 
-    def __init__(self, database: Database, meta: dict[str, str], boot_id: str) -> None:
+    def __init__(
+        self,
+        database: Database,
+        meta: dict[str, str],
+        boot_id: str,
+        *,
+        max_depth: int | None = None,
+        tell_of_room: Callable[[], None] = lambda: None,
+    ) -> None:
         self.database = database
         self.tenant_id = meta["tenant_id"]
         self.file_id = meta["file_id"]
@@ -48,6 +57,9 @@ class TenantFile:
         """Whether the transaction is durable, even if an interrupt came before `commit` could return."""
         self.ready: dict[str, int] = {}
         """How many messages were ready in a queue when we last changed it. A hint: others may have them by now."""
+        self.bounds = Bounds(database, max_depth)
+        self._tell_of_room = tell_of_room
+        self._has_room = False
         self._execute = database.execute
         self._run = database.run
         self._depths: dict[str, list[int]] = {}
@@ -71,7 +83,10 @@ class TenantFile:
         ready = {}
         try:
             for queue, depths in self._depths.items():
-                ready[queue] = self._execute(ADD_DEPTH, (queue, *depths))[0][0]
+                ready[queue], depth, are_bounds = self._execute(ADD_DEPTH, (queue, *depths))[0]
+                self.bounds.learn(are_bounds)
+                if self.bounds.are_set and self.bounds.move(queue, depth, depths):
+                    self._has_room = True
             if self._emitted:
                 self._run(_OUTBOX["count_events"], (self._last_seq, self._emitted))
             self.database.commit()
@@ -88,6 +103,8 @@ class TenantFile:
         self._version = self.database.version()
         self.ready.update(ready)
         self.commits += 1
+        if self._has_room:
+            self._tell_of_room()
 
     def rollback(self) -> None:
         """Undo the transaction."""
@@ -102,6 +119,7 @@ class TenantFile:
         self._due_at: int | None = None
         self._leased_until: int | None = None
         self._paused: set[str] | None = None
+        self.bounds.forget()
         self.ready.clear()
 
     def savepoint(self) -> tuple[object, ...]:
@@ -125,6 +143,7 @@ class TenantFile:
         self._depths = {}
         self._emitted = 0
         self.news = False
+        self._has_room = False
         self.is_committed = False
 
     def execute_guest(self, sql: str, parameters: Parameters) -> list[Row]:
@@ -152,13 +171,17 @@ class TenantFile:
         max_attempts: int,
         key: str | None,
         headers: str | None,
-    ) -> list[int]:
+    ) -> Admitted:
         """Insert messages; with a key that a live message of the queue has, return that one's id."""
         if key is not None:
             found = self._execute(FIND_KEY, (queue, key))
             if found:
                 return [found[0][0]]
         first = self._next_id()
+        if self.bounds.are_set:
+            full = self.bounds.refuse(queue, len(bodies), self._depths)
+            if full is not None:
+                return full
         due_at = visible_at if visible_at > now else None
         if len(bodies) == 1:
             row = (first, queue, priority, visible_at, due_at, max_attempts, now, key, headers, bodies[0])
@@ -186,8 +209,14 @@ class TenantFile:
     def _next_id(self) -> int:
         if self._last_id < 0:
             given_out = (depths[0] for depths in self._depths.values())  # by this transaction, and not written yet
-            self._last_id = max(self._execute(_QUEUE["last_id"])[0][0], *given_out, 0)
+            kept, are_bounds = self._execute(_QUEUE["last_id"])[0]
+            self._last_id = max(kept, *given_out, 0)
+            self.bounds.learn(are_bounds)
         return self._last_id + 1
+
+    def find_key(self, queue: str, key: str | None) -> list[int]:
+        """Return the id of the live message that has a key, if there is one."""
+        return [] if key is None else [row[0] for row in self._execute(FIND_KEY, (queue, key))]
 
     # Claim, and the ends of a delivery
 
@@ -410,6 +439,11 @@ class TenantFile:
         self._run(_QUEUE["resume_queue"], (queue,))
         self._paused = None
         self.news = True
+
+    def limit(self, queue: str | None, max_depth: int | None) -> None:
+        """Change what a queue may hold, or with None all together."""
+        self.bounds.set(queue, max_depth)
+        self._has_room = True
 
     def _is_paused(self, queue: str) -> bool:
         if self._paused is None:

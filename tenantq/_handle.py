@@ -65,6 +65,20 @@ class Handle:
             self._ring()
         return result
 
+    def write_all(self, batch: Sequence[Waiting[Any]]) -> None:
+        """Run the operations of other threads with the first, in one transaction; each fails alone."""
+        self._take_turn()
+        try:
+            has_news = self._commit_merged(batch)
+        finally:
+            self._line.hand_over()
+        if has_news:
+            self._ring()
+        if isinstance(batch[0].error, HandleGone):  # all of them, then: nothing was run
+            for waiting in batch:
+                waiting.error, waiting.is_done = None, False
+            raise HandleGone
+
     def read(self, operation: Operation[T]) -> T:
         """Run an operation that changes nothing, on one snapshot of the file."""
         self._take_turn()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from tenantq._bounds import Admitted
 from tenantq._file import TenantFile
 from tenantq.arguments import check_headers, check_max_attempts, check_priority, visible_ns
 from tenantq.clock import Clock
@@ -43,7 +44,7 @@ def enqueue_operation(
     key: str | None,
     max_attempts: int,
     headers: Mapping[str, str] | None,
-) -> Callable[[TenantFile], list[int]]:
+) -> Callable[[TenantFile], Admitted]:
     """Return the insertion of messages into one queue."""
     check_options(
         queue,
@@ -57,7 +58,7 @@ def enqueue_operation(
     bodies = [encode_payload(payload) for payload in payloads]
     encoded_headers = encode_headers(headers)
 
-    def operation(file: TenantFile) -> list[int]:
+    def operation(file: TenantFile) -> Admitted:
         if not bodies:
             return []
         now = clock.now_ns()

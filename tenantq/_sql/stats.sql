@@ -40,7 +40,7 @@ SET last_id   = max(last_id, excluded.last_id),
     scheduled = scheduled + excluded.scheduled,
     claimed   = claimed + excluded.claimed,
     dead      = dead + excluded.dead
-RETURNING ready;
+RETURNING ready, ready + scheduled + claimed, EXISTS (SELECT 1 FROM tenantq_bound);
 
 -- name: recount_depths
 -- A check of the depths: it reads every row.

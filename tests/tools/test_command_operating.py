@@ -31,6 +31,7 @@ READING = [
     ("dead", "purge", "acme", "--all", "--yes"),
     ("pause", "acme", "jobs"),
     ("resume", "acme", "jobs"),
+    ("limit", "acme", "jobs", "--max-depth", "5"),
     ("reap", "acme"),
     ("purge", "acme", "jobs", "--yes"),
     ("delete", "acme", "--yes"),
