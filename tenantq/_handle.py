@@ -66,12 +66,16 @@ class Handle:
         return result
 
     def write_all(self, batch: Sequence[Waiting[Any]]) -> None:
-        """Run the operations of other threads with the first, in one transaction; each fails alone."""
+        """Run the operations of other threads with the first, in one transaction; each fails alone.
+
+        One that gives None did nothing, and is not counted.
+        """
         self._take_turn()
         try:
             has_news = self._commit_merged(batch)
         finally:
             self._line.hand_over()
+        self.operations -= sum(waiting.result is None and waiting.error is None for waiting in batch)
         if has_news:
             self._ring()
         if isinstance(batch[0].error, HandleGone):  # all of them, then: nothing was run

@@ -451,7 +451,7 @@ class MemoryQueue:
 
     def _full(self, queue: str | None) -> QueueFull:
         return QueueFull(
-            f"the memory queue is full: it holds {self._lanes.depth} of {self.max_depth} messages",
+            f"the memory queue has no room: it holds {self._lanes.depth} of {self.max_depth} messages",
             depth=self._lanes.depth,
             max_depth=self.max_depth,
             queue=queue,

@@ -10,19 +10,14 @@ from tenantq_tools.cli._output import print_json, printable
 __all__ = ["limit", "pause", "purge", "reap", "resume"]
 
 
-class Depth(click.ParamType[int | None]):
-    """A number of messages, or `none`."""
-
-    name = "N|none"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
-        """Return the number; None for `none`. The library says which numbers do."""
-        if value == "none":
-            return None
-        try:
-            return int(str(value))
-        except ValueError:
-            self.fail(f"{str(value)!r} is neither a number nor none", param, ctx)
+def _depth(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
+    """Return a number of messages, None for `none`. The library says which numbers do."""
+    if value == "none":
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is neither a number nor none", ctx, param) from None
 
 
 @click.command()
@@ -64,7 +59,9 @@ def resume(*, tenant: str, queue: str, store_path: str, as_json: bool) -> None:
 @click.command()
 @click.argument("tenant")
 @click.argument("queue", required=False)
-@click.option("--max-depth", type=Depth(), required=True, metavar="N|none", help="How many messages it may hold.")
+@click.option(
+    "--max-depth", callback=_depth, required=True, metavar="N|none", help="How many messages it may hold."
+)
 @with_store()
 @with_json
 def limit(*, tenant: str, queue: str | None, max_depth: int | None, store_path: str, as_json: bool) -> None:
