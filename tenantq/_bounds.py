@@ -86,6 +86,8 @@ class Bounds:
     def learn(self, are_in_file: int) -> None:
         """Take over whether the file has any bound."""
         self.are_set = bool(are_in_file) or self.default is not None
+        if not are_in_file:
+            self._own = {}
 
     def own(self) -> dict[str, int]:
         """Return the bounds that are in the file."""
@@ -140,8 +142,10 @@ class Bounds:
         self._depths[queue] = depth
         if self._whole_depth is not None:
             self._whole_depth += change
+        if change >= 0:
+            return False
         bounds = [bound for bound in (self.of(queue), self.of_tenant) if bound is not None]
-        if change >= 0 or not bounds:
+        if not bounds:
             return False
         self._removed -= change
         now = time.monotonic()
