@@ -34,7 +34,7 @@ def run(options: Options) -> Result:
             capacity = run_once(name, None, options).rate
             capacities.setdefault(name, []).append(capacity)
             for factor in factors:
-                bound = max(1, round(BOUND_SECONDS * capacity)) if name == BOUNDED else None
+                bound = max(1, round(BOUND_SECONDS * capacity)) if name == BOUNDED and factor > 1 else None
                 trial = run_once(name, max(10.0, factor * capacity), options, max_depth=bound)
                 trials.setdefault((name, factor), []).append(trial)
     rows = [
@@ -72,11 +72,13 @@ def run(options: Options) -> Result:
 
 def run_once(name: str, rate: float | None, options: Options, *, max_depth: int | None = None) -> Trial:
     """Run one trial at a rate, or without one at its capacity."""
+    # What is offered too much fills an empty queue first; a bounded one begins as it ends, full.
+    depth = options.depth() if rate is None else max_depth or 0
     with options.directory() as directory:
         plan = Plan(
             contender=name,
             place=str(directory),
-            depth=options.depth() if rate is None else 0,
+            depth=depth,
             rate=rate,
             durability=options.durability,
             options={} if max_depth is None else {"max_depth": max_depth},

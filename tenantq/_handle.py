@@ -19,7 +19,7 @@ from tenantq._line import Line, Waiting
 from tenantq._sqlite import identity_of
 from tenantq.errors import FileReplaced, TenantBusy, TransactionError
 
-__all__ = ["Handle", "HandleGone"]
+__all__ = ["MERGE", "Handle", "HandleGone"]
 
 T = TypeVar("T")
 Operation = Callable[[TenantFile], T]
