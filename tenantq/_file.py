@@ -214,9 +214,14 @@ class TenantFile:
             self.bounds.learn(are_bounds)
         return self._last_id + 1
 
-    def find_key(self, queue: str, key: str | None) -> list[int]:
-        """Return the id of the live message that has a key, if there is one."""
-        return [] if key is None else [row[0] for row in self._execute(FIND_KEY, (queue, key))]
+    def foresee(self, queue: str, count: int, key: str | None) -> Admitted | None:
+        """Return what an enqueue comes to that room does not decide: a key is there, or it is too large."""
+        found = [] if key is None else self._execute(FIND_KEY, (queue, key))
+        if found:
+            return [found[0][0]]
+        self.bounds.forget()  # this reads what others wrote
+        full = self.bounds.refuse(queue, count, {})
+        return full if full is not None and full.is_for_good else None
 
     # Claim, and the ends of a delivery
 

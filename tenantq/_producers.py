@@ -46,7 +46,7 @@ class Room(Line):
             elif self._is_full:
                 return None
             admitted = operation(file)
-            self._is_full = isinstance(admitted, Full) and not admitted.is_for_good
+            self._is_full = not _is_final(admitted)
             return admitted
 
         waiting: Waiting[Admitted | None] = Waiting(run)
@@ -90,16 +90,17 @@ class Rooms:
 class TenantProducers(TenantAccess):
     """How a tenant lets messages in."""
 
-    def _admit(self, queue: str, key: str | None, enqueue: Enqueue, wait: float) -> list[int]:
-        """Enqueue, within `wait` seconds. Raises QueueFull."""
-        if check_seconds(wait, "wait") and self.store.rooms.is_waited_for(self.id, queue):
-            # Not before those who wait, but a key that is there needs no room.
-            known: list[int] = self._read_one(lambda file: file.find_key(queue, key), default=[])
-            admitted: Admitted = known or self._enqueue_in_line(queue, enqueue, wait)
+    def _admit(self, queue: str, count: int, key: str | None, enqueue: Enqueue, wait: float) -> list[int]:
+        """Enqueue so many messages, within `wait` seconds. Raises QueueFull."""
+        admitted: Admitted | None
+        if check_seconds(wait, "wait") and count and self.store.rooms.is_waited_for(self.id, queue):
+            # Not before those who wait, unless it is clear already what it comes to.
+            admitted = self._read(lambda file: file.foresee(queue, count, key), default=None)
         else:
             admitted = self._write(enqueue)
-            if wait and isinstance(admitted, Full) and not admitted.is_for_good:
-                admitted = self._enqueue_in_line(queue, enqueue, wait)
+        if wait and not _is_final(admitted):
+            admitted = self._enqueue_in_line(queue, enqueue, wait)
+        assert admitted is not None
         return ids_of(admitted, self.id)
 
     def _enqueue_in_line(self, queue: str, enqueue: Enqueue, wait: float) -> Admitted:
@@ -130,9 +131,13 @@ class TenantProducers(TenantAccess):
         finally:
             for waiting in batch:
                 if waiting.is_done and waiting.error is None:
-                    found = waiting.result
-                    waiting.is_done = found is not None and not (isinstance(found, Full) and not found.is_for_good)
+                    waiting.is_done = _is_final(waiting.result)
             room.bring_back(along)
+
+
+def _is_final(admitted: Admitted | None) -> bool:
+    """Tell whether waiting would change nothing."""
+    return admitted is not None and (not isinstance(admitted, Full) or admitted.is_for_good)
 
 
 def _answer(waiting: Waiting[Admitted | None]) -> Admitted:

@@ -68,7 +68,7 @@ class Tenant(TenantLeases, TenantProducers):
             max_attempts=max_attempts,
             headers=headers,
         )
-        return self._admit(queue, key, operation, wait)[0]
+        return self._admit(queue, 1, key, operation, wait)[0]
 
     def enqueue_many(
         self,
@@ -86,10 +86,11 @@ class Tenant(TenantLeases, TenantProducers):
 
         Raises QueueFull if there is no room for all of them within `wait` seconds.
         """
+        listed = list(payloads)
         operation = enqueue_operation(
             self.clock,
             queue,
-            list(payloads),
+            listed,
             delay=delay,
             at=at,
             priority=priority,
@@ -97,7 +98,7 @@ class Tenant(TenantLeases, TenantProducers):
             max_attempts=max_attempts,
             headers=headers,
         )
-        return self._admit(queue, None, operation, wait)
+        return self._admit(queue, len(listed), None, operation, wait)
 
     def send(
         self,

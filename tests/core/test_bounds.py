@@ -452,6 +452,28 @@ def test_a_key_that_is_there_does_not_stand_in_line(acme: tenantq.Tenant) -> Non
     assert acme.enqueue("mail", 4, key="other", wait=PATIENCE) == second
 
 
+@pytest.mark.usefixtures("no_look")
+def test_what_no_room_would_change_does_not_stand_in_line(acme: tenantq.Tenant) -> None:
+    acme.limit("mail", max_depth=2)
+    acme.enqueue_many("mail", range(2))
+    with blocked(acme, put(acme, 2)):
+        with pytest.raises(QueueFull, match="at most 2 messages, not 3 at once"):
+            acme.enqueue_many("mail", range(3), wait=PATIENCE)
+        assert acme.enqueue_many("mail", [], wait=PATIENCE) == []
+        acme.purge("mail")
+
+
+@pytest.mark.usefixtures("no_look")
+def test_a_call_that_a_lower_bound_shuts_out_for_good_waits_no_longer(acme: tenantq.Tenant) -> None:
+    acme.limit("mail", max_depth=4)
+    acme.enqueue_many("mail", range(3))
+    with blocked(acme, lambda: acme.enqueue_many("mail", range(3), wait=PATIENCE), put(acme, 1)) as (batch, one):
+        acme.limit("mail", max_depth=2)
+        assert isinstance(batch.exception(PATIENCE), QueueFull)
+        acme.purge("mail")
+        one.result(PATIENCE)
+
+
 def test_calls_that_wait_for_different_queues_do_not_wait_for_each_other(acme: tenantq.Tenant) -> None:
     acme.limit("mail", max_depth=1)
     acme.limit("other", max_depth=1)
