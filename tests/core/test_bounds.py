@@ -45,7 +45,7 @@ def line_of(tenant: tenantq.Tenant, queue: str) -> int:
     if not rooms.is_waited_for(tenant.id, queue):
         return -1
     room = rooms.room(tenant.id, queue)
-    return len(room) if room._is_taken else -1
+    return len(room) if room._is_full else -1  # the first has looked
 
 
 def told(call: Callable[[], Any]) -> Any:
@@ -253,6 +253,17 @@ def test_a_transaction_is_refused_at_once_and_stays_whole(acme: tenantq.Tenant) 
         tx.enqueue("mail", 3)
     with acme.transaction() as tx:
         assert tx.execute("SELECT a FROM app") == [(1,)]
+
+
+def test_a_transaction_counts_what_it_adds_to_other_queues_for_the_tenants_bound(acme: tenantq.Tenant) -> None:
+    acme.limit(max_depth=3)
+    acme.enqueue("mail", 1)
+    with acme.transaction() as tx:
+        tx.enqueue("mail", 2)
+        tx.enqueue("other", 3, delay=60)
+        with pytest.raises(QueueFull, match="tenant 'acme' is full: it holds 3 of 3"):
+            tx.enqueue("third", 4)
+    assert acme.stats().ready + acme.stats().scheduled == 3
 
 
 def test_an_ack_in_a_transaction_makes_room_in_it(acme: tenantq.Tenant) -> None:
