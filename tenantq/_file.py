@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tenantq import _schema
+from tenantq._bounds import Admitted, Bounds
 from tenantq._sqlite import Database, Parameters, Row
 from tenantq.sqlfile import load_statements
 
@@ -53,7 +54,15 @@ class TenantFile:
     Not for two threads at once. `begin` and `commit` enclose all that changes the file.
     """
 
-    def __init__(self, database: Database, meta: dict[str, str], boot_id: str) -> None:
+    def __init__(
+        self,
+        database: Database,
+        meta: dict[str, str],
+        boot_id: str,
+        *,
+        max_depth: int | None = None,
+        tell_of_room: Callable[[], None] = lambda: None,
+    ) -> None:
         self.database = database
         self.tenant_id = meta["tenant_id"]
         self.file_id = meta["file_id"]
@@ -65,6 +74,9 @@ class TenantFile:
         """Whether the transaction is durable, even if an interrupt came before `commit` could return."""
         self.ready: dict[str, int] = {}
         """How many messages were ready in a queue when we last changed it. A hint: others may have them by now."""
+        self.bounds = Bounds(database, max_depth)
+        self._tell_of_room = tell_of_room
+        self._has_room = False
         self._execute = database.execute
         self._run = database.run
         self._depths: dict[str, list[int]] = {}
@@ -80,7 +92,7 @@ class TenantFile:
         """Begin a write transaction."""
         if self._depths or self._emitted:
             self._reset()
-        self.news = self.is_committed = False
+        self.news = self.is_committed = self._has_room = False
         self.database.begin()
         if self.database.version() != self._version:
             self._forget()
@@ -91,7 +103,14 @@ class TenantFile:
         try:
             for queue, depths in self._depths.items():
                 row = (*depths, queue)
-                ((ready[queue],),) = self._execute(ADD_DEPTH, row) or self._execute(_STATS["begin_depth"], row)
+                add = ADD_DEPTH if self.bounds.are_none else _STATS["add_bounded_depth"]
+                found = self._execute(add, row) or self._execute(_STATS["begin_depth"], row)
+                ready[queue] = found[0][0]
+                if not self.bounds.are_none:
+                    _ready, depth, are_bounds = found[0]
+                    self.bounds.learn(are_bounds)
+                    if self.bounds.are_set and self.bounds.move(queue, depth, depths):
+                        self._has_room = True
             if self._emitted:
                 self._run(_OUTBOX["count_events"], (self._last_seq, self._emitted))
             self.database.commit()
@@ -108,6 +127,8 @@ class TenantFile:
         self._version = self.database.version()
         self.ready.update(ready)
         self.commits += 1
+        if self._has_room:
+            self._tell_of_room()
 
     def rollback(self) -> None:
         """Undo the transaction."""
@@ -122,6 +143,7 @@ class TenantFile:
         self._due_at: int | None = None
         self._leased_until: int | None = None
         self._paused: set[str] | None = None
+        self.bounds.forget()
         self.ready.clear()
 
     def savepoint(self) -> tuple[object, ...]:
@@ -145,6 +167,7 @@ class TenantFile:
         self._depths = {}
         self._emitted = 0
         self.news = False
+        self._has_room = False
         self.is_committed = False
 
     def execute_guest(self, sql: str, parameters: Parameters) -> list[Row]:
@@ -172,13 +195,17 @@ class TenantFile:
         max_attempts: int,
         key: str | None,
         headers: str | None,
-    ) -> list[int]:
+    ) -> Admitted:
         """Insert messages; with a key that a live message of the queue has, return that one's id."""
         if key is not None:
             found = self._execute(FIND_KEY, (queue, key))
             if found:
                 return [found[0][0]]
         first = (self._last_id if self._last_id >= 0 else self._read_last_id()) + 1
+        if self.bounds.are_set:
+            full = self.bounds.refuse(queue, len(bodies), self._depths)
+            if full is not None:
+                return full
         due_at = visible_at if visible_at > now else None
         count, done = len(bodies), 0
         while done < count:
@@ -199,7 +226,18 @@ class TenantFile:
 
     def _read_last_id(self) -> int:
         given_out = (depths[0] for depths in self._depths.values())  # by this transaction, and not written yet
-        return max(int(self._execute(_QUEUE["last_id"])[0][0]), *given_out, 0)
+        kept, are_bounds = self._execute(_QUEUE["last_id"])[0]
+        self.bounds.learn(are_bounds)
+        return max(int(kept), *given_out, 0)
+
+    def foresee(self, queue: str, count: int, key: str | None) -> Admitted | None:
+        """Return what an enqueue comes to that room does not decide: a key is there, or it is too large."""
+        found = [] if key is None else self._execute(FIND_KEY, (queue, key))
+        if found:
+            return [found[0][0]]
+        self.bounds.forget()  # this reads what others wrote
+        full = self.bounds.refuse(queue, count, {})
+        return full if full is not None and full.is_for_good else None
 
     # Claim, and the ends of a delivery
 
@@ -440,6 +478,11 @@ class TenantFile:
         self._run(_QUEUE["resume_queue"], (queue,))
         self._paused = None
         self.news = True
+
+    def limit(self, queue: str | None, max_depth: int | None) -> None:
+        """Change what a queue may hold, or with None all together."""
+        self.bounds.set(queue, max_depth)
+        self._has_room = True
 
     def _is_paused(self, queue: str) -> bool:
         if self._paused is None:

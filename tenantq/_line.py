@@ -20,12 +20,13 @@ T = TypeVar("T")
 class Waiting(Generic[T]):
     """A thread in the line, and the work that it would let another do for it; None: it wants the turn itself."""
 
-    __slots__ = ("error", "has_turn", "is_done", "operation", "result", "wake")
+    __slots__ = ("error", "has_turn", "is_done", "is_leaving", "operation", "result", "wake")
 
     def __init__(self, operation: Callable[[Any], T] | None) -> None:
         self.operation = operation
         self.is_done = False
         self.has_turn = False
+        self.is_leaving = False
         self.result: T | None = None
         self.error: BaseException | None = None
         self.wake = threading.Lock()
@@ -83,10 +84,10 @@ class Line:
         return along
 
     def bring_back(self, along: Sequence[Waiting[Any]]) -> None:
-        """Wake those whose work is done, and put the others back where they were."""
+        """Wake those whose work is done or whose time is over, and put the others back where they were."""
         with self._lock:
             for waiting in reversed(along):
-                if waiting.is_done:
+                if waiting.is_done or waiting.is_leaving:
                     waiting.wake.release()
                 else:
                     self.waiting.appendleft(waiting)
@@ -107,6 +108,8 @@ class Line:
             if waiting in self.waiting:
                 self.waiting.remove(waiting)
                 return True
-        if not waiting.has_turn:
-            waiting.wake.acquire()  # another thread is doing its work: what comes of it counts
-        return False
+            if waiting.has_turn:
+                return False
+            waiting.is_leaving = True
+        waiting.wake.acquire()  # another thread is doing its work: what comes of it counts
+        return not waiting.is_done

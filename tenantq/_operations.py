@@ -11,6 +11,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
+from tenantq._bounds import Admitted, Full
 from tenantq._file import TenantFile
 from tenantq.arguments import DEFAULT_MAX_ATTEMPTS, check_headers, check_max_attempts, check_priority, visible_ns
 from tenantq.clock import Clock
@@ -80,8 +81,8 @@ class Enqueue:
         self.options = options
         self.alike: Hashable = options if options[4] is None else None
 
-    def __call__(self, file: TenantFile) -> list[int]:
-        """Insert them and return their ids."""
+    def __call__(self, file: TenantFile) -> Admitted:
+        """Insert them and return their ids, or say how full the queue is."""
         if not self.bodies:
             return []
         queue, delay, at, priority, key, max_attempts, headers = self.options
@@ -97,10 +98,13 @@ class Enqueue:
             headers=headers,
         )
 
-    def together(self, file: TenantFile, operations: Sequence[Enqueue]) -> list[list[int]]:
-        """Insert the messages of alike operations and return the ids of each."""
+    def together(self, file: TenantFile, operations: Sequence[Enqueue]) -> list[Admitted]:
+        """Insert the messages of alike operations; return the ids of each, or why it has none."""
         bodies = [body for operation in operations for body in operation.bodies]
-        ids = iter(Enqueue(self.clock, bodies, self.options)(file))
+        admitted = Enqueue(self.clock, bodies, self.options)(file)
+        if isinstance(admitted, Full):
+            return [operation(file) for operation in operations]
+        ids = iter(admitted)
         return [list(islice(ids, len(operation.bodies))) for operation in operations]
 
 

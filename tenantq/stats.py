@@ -27,6 +27,8 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     oldest_age: float | None = None
     """Seconds that the oldest ready message has been claimable; None where none is ready."""
     is_paused: bool = False
+    max_depth: int | None = None
+    """What ready, scheduled and claimed messages may come to together; None without a bound."""
 
 
 class TenantStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +43,8 @@ class TenantStats(msgspec.Struct, frozen=True, kw_only=True):
     """Events that are not known to be in Postgres."""
     oldest_age: float | None = None
     """Seconds that the oldest ready message has been claimable; None where none is ready."""
+    max_depth: int | None = None
+    """What ready, scheduled and claimed messages of all queues may come to together; None without a bound."""
     file_bytes: int = 0
     wal_bytes: int = 0
     commits: int = 0
@@ -54,13 +58,14 @@ class TenantStats(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[QueueStats, ...] = ()
 
 
-def read_stats(file: TenantFile, now: int, boottime: int) -> tuple[tuple[QueueStats, ...], int]:
-    """Return how each queue of a file is, and how many events wait in its outbox."""
+def read_stats(file: TenantFile, now: int, boottime: int) -> tuple[tuple[QueueStats, ...], int | None, int]:
+    """Return how each queue of a file is, the bound of all, and how many events wait in its outbox."""
+    file.bounds.forget()  # this reads what others wrote
     due = {(queue, bool(was_claimed)): count for queue, was_claimed, count in file.count_due(now, boottime)}
     paused = {row[0] for row in file.paused()}
     depths = {row[0]: row[1:] for row in file.depths()}
     queues = []
-    for queue in sorted(depths.keys() | paused):
+    for queue in sorted(depths.keys() | paused | file.bounds.queues()):
         ready, scheduled, claimed, dead = depths.get(queue, (0, 0, 0, 0))
         from_scheduled, from_claimed = due.get((queue, False), 0), due.get((queue, True), 0)
         since = file.oldest_ready(queue) if ready else None
@@ -73,9 +78,10 @@ def read_stats(file: TenantFile, now: int, boottime: int) -> tuple[tuple[QueueSt
                 dead=dead,
                 oldest_age=None if since is None else max(0.0, (now - since) / NANOSECONDS),
                 is_paused=queue in paused,
+                max_depth=file.bounds.of(queue),
             ),
         )
-    return tuple(queues), int(file.outbox_position()[3])
+    return tuple(queues), file.bounds.of_tenant, int(file.outbox_position()[3])
 
 
 def size_of(path: Path) -> int:

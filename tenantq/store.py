@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +19,8 @@ from tenantq._doorbell import Doorbell, slot_of
 from tenantq._file import TenantFile
 from tenantq._filesystem import refuse_network_filesystem
 from tenantq._handle import Handle
+from tenantq._listeners import Listeners
+from tenantq._producers import Rooms
 from tenantq._sqlite import Database, check_sqlite_version
 from tenantq.backoff import Backoff
 from tenantq.backup import open_to_read, restore_file
@@ -38,6 +40,9 @@ from tenantq.watch import Watch, list_names, list_shards
 
 __all__ = ["Store", "open"]
 
+ROOM_BELL = ".room"
+"""The file of the bell that tells of room in bounded queues."""
+
 SWEEP_INTERVAL = 1.0
 """Seconds between two looks at the files for what nobody rang the doorbell for."""
 
@@ -49,6 +54,7 @@ def open(  # noqa: A001 - tenantq.open reads as it should
     create: bool = True,
     busy_timeout: float = 5.0,
     max_open_tenants: int = 0,
+    max_depth: int | None = None,
     memory_depth: int = 10_000,
     backoff: Backoff | None = None,
     clock: Clock | None = None,
@@ -60,6 +66,8 @@ def open(  # noqa: A001 - tenantq.open reads as it should
     price of a disk sync for each commit.
     busy_timeout: seconds that a call waits for its turn at a tenant's file before it raises TenantBusy.
     max_open_tenants: files open at once; 0 for as many as the process's descriptors allow.
+    max_depth: messages that each queue of a tenant holds, where `Tenant.limit` gives it no bound of its own; one
+    more waits for room or raises QueueFull. None for no bound.
     memory_depth: messages that the memory layer holds; one more raises QueueFull.
     backoff: the wait after a failed attempt.
 
@@ -69,6 +77,7 @@ def open(  # noqa: A001 - tenantq.open reads as it should
         durability=durability,
         busy_timeout=busy_timeout,
         max_open_tenants=max_open_tenants,
+        max_depth=max_depth,
         memory_depth=memory_depth,
         backoff=backoff or Backoff(),
     )
@@ -99,8 +108,8 @@ class Store:
         self._open_limit = config.open_limit()
         self._watches: tuple[Watch, ...] = ()
         self._doorbell = Doorbell(root)
-        self._waiting: dict[int, set[threading.Event]] = {}
-        self._unlisten: Callable[[], None] | None = None
+        self._room_bell = Doorbell(root, ROOM_BELL)
+        self._start_listening()
         self._memory: MemoryQueue | None = None
         self.is_closed = False
         """Whether `close` was called."""
@@ -219,6 +228,7 @@ class Store:
             else:
                 self._forget(tenant_id, handle)
         self._doorbell.close()
+        self._room_bell.close()
         if failures:
             raise failures[0]
 
@@ -235,6 +245,11 @@ class Store:
 
     def __repr__(self) -> str:
         return f"Store({str(self.root)!r})"
+
+    def _start_listening(self) -> None:
+        self._listeners = Listeners(self._doorbell)
+        self.rooms = Rooms(self._room_bell)
+        """The calls that wait for room in a queue."""
 
     def _make_locks(self) -> None:
         # Held for moments only: what may wait for a tenant's file waits behind that tenant's gate.
@@ -269,29 +284,10 @@ class Store:
         """Tell who listens, in any process, that a tenant has something new."""
         self._doorbell.ring(slot_of(tenant_id))
 
-    @contextlib.contextmanager
-    def listening(self, tenant_id: str) -> Iterator[threading.Event]:
-        """Yield an event that is set whenever a tenant may have something new."""
-        event, slot = threading.Event(), slot_of(tenant_id)
-        with self._lock:
-            self._check_open()
-            if self._unlisten is None:
-                self._unlisten = self._doorbell.subscribe(self._on_ring)
-            self._waiting.setdefault(slot, set()).add(event)
-        try:
-            yield event
-        finally:
-            with self._lock:
-                waiting = self._waiting.get(slot, set())
-                waiting.discard(event)
-                if not waiting:
-                    self._waiting.pop(slot, None)
-
-    def _on_ring(self, slots: frozenset[int]) -> None:
-        with self._lock:
-            events = [event for slot in slots for event in self._waiting.get(slot, ())]
-        for event in events:
-            event.set()
+    def listening(self, tenant_id: str) -> contextlib.AbstractContextManager[threading.Event]:
+        """Give an event that is set whenever a tenant may have something new."""
+        self._check_open()
+        return self._listeners.listening(tenant_id)
 
     @contextlib.contextmanager
     def exclusive(self, tenant_id: str) -> Iterator[None]:
@@ -378,7 +374,13 @@ class Store:
         )
         try:
             meta = _schema.check_file(database, tenant_id)
-            file = TenantFile(database, meta, self.clock.boot_id())
+            file = TenantFile(
+                database,
+                meta,
+                self.clock.boot_id(),
+                max_depth=self.config.max_depth,
+                tell_of_room=self.rooms.bell_of(tenant_id),
+            )
             file.end_leases_of_another_boot()
         except BaseException:
             database.close()
@@ -455,8 +457,8 @@ class Store:
         self._handles = {}
         self._watches = ()
         self._doorbell.after_fork()
-        self._waiting = {}
-        self._unlisten = None
+        self._room_bell.after_fork()
+        self._start_listening()
         self._memory = None
         self._make_locks()
 

@@ -58,6 +58,12 @@ CREATE TABLE tenantq_paused (
     paused_at INTEGER NOT NULL
 ) WITHOUT ROWID;
 
+-- What a queue may hold of what is ready, scheduled or claimed; the queue '' stands for all together.
+CREATE TABLE tenantq_bound (
+    queue     TEXT PRIMARY KEY,
+    max_depth INTEGER NOT NULL
+) WITHOUT ROWID;
+
 CREATE TABLE tenantq_dead (
     id           INTEGER PRIMARY KEY,
     queue        TEXT    NOT NULL,

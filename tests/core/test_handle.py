@@ -56,7 +56,9 @@ def test_calls_that_wait_for_a_busy_file_are_committed_together(acme: tenantq.Te
 
 
 def insert(file: TenantFile, *bodies: Any) -> list[int]:
-    return file.enqueue("mail", bodies, now=1, visible_at=1, priority=0, max_attempts=1, key=None, headers=None)
+    ids = file.enqueue("mail", bodies, now=1, visible_at=1, priority=0, max_attempts=1, key=None, headers=None)
+    assert isinstance(ids, list)
+    return ids
 
 
 @pytest.mark.parametrize("is_sound", [True, False])

@@ -68,14 +68,14 @@ def _print_tenant(store: Store, tenant_id: str, *, as_json: bool) -> None:
     found = store.tenant(tenant_id, create=False).stats()
     row = Overview.of(found)
     if as_json:
-        print_json({**msgspec.structs.asdict(row), "queues": found.queues})
+        print_json({**msgspec.structs.asdict(row), "max_depth": found.max_depth, "queues": found.queues})
         return
     print_header()
     print_row(row)
     if found.queues:
         click.echo()
         print_table(
-            ("READY", "SCHEDULED", "CLAIMED", "DEAD", "OLDEST_AGE", "PAUSED", "QUEUE"),
+            ("READY", "SCHEDULED", "CLAIMED", "DEAD", "OLDEST_AGE", "MAX_DEPTH", "PAUSED", "QUEUE"),
             [
                 (
                     queue.ready,
@@ -83,6 +83,7 @@ def _print_tenant(store: Store, tenant_id: str, *, as_json: bool) -> None:
                     queue.claimed,
                     queue.dead,
                     None if queue.oldest_age is None else f"{queue.oldest_age:.1f}",
+                    queue.max_depth,
                     "yes" if queue.is_paused else None,
                     queue.queue,
                 )
