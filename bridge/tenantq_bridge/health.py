@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tenantq.errors import InvalidArgument
 from tenantq_bridge.autovacuum import read_autovacuum
 from tenantq_bridge.diagnosis import Health, diagnose
 from tenantq_bridge.horizon import list_holders
@@ -11,6 +12,9 @@ from tenantq_bridge.samples import Samples
 from tenantq_bridge.series import SAMPLE_INTERVAL
 
 __all__ = ["read_health", "take_sample"]
+
+MAX_INTERVAL = 3_600.0
+"""Seconds: rarer samples would be forgotten before there are enough of them."""
 
 
 def read_health(queue: PostgresQueue) -> Health:
@@ -30,7 +34,10 @@ def read_health(queue: PostgresQueue) -> Health:
 def take_sample(queue: PostgresQueue, *, interval: float = SAMPLE_INTERVAL) -> bool:
     """Commit a sample of the tables' sizes; False if this interval of so many seconds has one already.
 
-    Maintenance takes one each half minute: this is for where none runs. Needs the right to write, as a worker has.
+    Maintenance takes one each half minute: this is for where none runs. Raises MissingRights
+    where the role may not write, as a worker may.
     """
+    if not 0 < interval <= MAX_INTERVAL:
+        raise InvalidArgument(f"interval {interval!r} is not above 0 and at most {MAX_INTERVAL:g} s")
     queue.schema.check()
     return Samples(queue.database).try_take(interval)

@@ -122,7 +122,7 @@ class Rebuilder(Service):
             self._session = None
 
     def stop(self) -> None:
-        """End the role; a rebuild that runs is cancelled, and what it leaves is dropped."""
+        """End the role; a rebuild that runs is cancelled, and what it leaves is dropped by the next round."""
         self.request_stop()
         session = self._session
         if session is not None:
@@ -158,8 +158,10 @@ class Rebuilder(Service):
         try:
             session.run_on(self._indexes.sql["rebuild_index"], index=(index.schema, index.name))
         except (PostgresBusy, PostgresTimeout) as exc:
-            logger.info("index %s is rebuilt later: %s", index.name, exc.message)
-            self._drop_leftovers(session)
+            # In its last phases the new index has taken over already, and the old one is left.
+            logger.info("the rebuild of index %s was given up: %s", index.name, exc.message)
+            if not self.is_stopping:  # the next round of anybody drops it
+                self._drop_leftovers(session)
             return False
         left = {size.name: size.bytes for size in self._indexes.sizes()}.get(index.name, 0)
         if left * 2 > index.bytes:

@@ -133,7 +133,7 @@ class Maintenance(Service):
         return super().start()
 
     def stop(self) -> None:
-        """End the role and wait for its round; a rebuild that runs is cancelled and cleaned up."""
+        """End the role and wait for its round; a rebuild that runs is cancelled."""
         self.request_stop()
         super().stop()
         self._rebuilder.stop()

@@ -223,10 +223,10 @@ def _judgeable(samples: Sequence[Sample], steady: Sequence[Sample]) -> tuple[Gro
     if not steady:
         return Growth.FILLING, ""
     if _span(steady) < MIN_SPAN:
-        lacking = f"{_minutes(_span(steady))} of samples behind the fill, {_minutes(MIN_SPAN)} are needed"
+        lacking = f"{_minutes(_span(steady))} of samples since the fill, {_minutes(MIN_SPAN)} are needed"
         return Growth.UNKNOWN, lacking
     if _removed(steady) and _cycles(steady) < MIN_CYCLES and _span(steady) < LONG_SPAN:
-        return Growth.UNKNOWN, f"{_cycles(steady)} vacuums behind the fill, {MIN_CYCLES} are needed"
+        return Growth.UNKNOWN, f"{_cycles(steady)} of the {MIN_CYCLES} vacuums that are needed came since the fill"
     return Growth.BOUNDED, ""
 
 

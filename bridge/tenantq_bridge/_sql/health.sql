@@ -39,6 +39,11 @@ FROM (
         AND (s.n_tup_ins > 0 OR pg_relation_size(t.oid) > 0)
 ) AS f
 WHERE f.bytes IS NOT NULL
+    AND NOT EXISTS (
+        SELECT FROM {schema}.samples AS o
+        WHERE o.sampled_at = date_bin(%(interval)s::interval, clock_timestamp(), TIMESTAMPTZ 'epoch')
+    )
+-- In one order, whoever samples: no deadlock between two that begin at once.
 ORDER BY f.relation
 ON CONFLICT DO NOTHING
 RETURNING 1

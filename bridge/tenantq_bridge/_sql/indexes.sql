@@ -20,7 +20,7 @@ CROSS JOIN LATERAL (
     FROM unnest(i.indkey::smallint[]) AS k (attnum)
     JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attnum = k.attnum
     LEFT JOIN pg_stats AS d
-        ON d.schemaname = '{schema}' AND d.tablename = t.relname AND d.attname = a.attname AND NOT d.inherited
+        ON d.schemaname = s.schemaname AND d.tablename = t.relname AND d.attname = a.attname AND NOT d.inherited
 ) AS w
 WHERE t.relnamespace = '{schema}'::regnamespace
     AND t.relkind = 'r'
