@@ -20,7 +20,8 @@ from tenantq_bridge import (
     take_sample,
 )
 from tests.bridge.conftest import Sql
-from tests.postgres import PostgresServer
+from tests.conftest import start_server
+from tests.postgres import PostgresServer, fresh_database
 
 pytestmark = pytest.mark.postgres
 
@@ -189,3 +190,22 @@ def test_a_table_that_was_dropped_has_nothing_to_say(postgres_queue: PostgresQue
         b"VALUES (clock_timestamp(), 'seen_20260101', 'seen_20260101', false, 8192, 1, 0, 0, 0)"
     )
     assert "seen_20260101" not in {heap.relation for heap in read_health(postgres_queue).heaps}
+
+
+def test_a_prepared_transaction_that_nobody_ends_is_named(request: pytest.FixtureRequest) -> None:
+    server = start_server(request.config)
+    try:
+        server.execute(b"ALTER SYSTEM SET max_prepared_transactions = 2")
+        server.stop()
+        server.start()
+        with fresh_database(server, migrated=True) as dsn, PostgresQueue(dsn) as queue:
+            with psycopg.connect(dsn) as connection:
+                connection.execute("SELECT pg_current_xact_id()")
+                connection.execute("PREPARE TRANSACTION 'forgotten'")
+            (found,) = [holder for holder in read_health(queue).holders if holder.kind is HolderKind.PREPARED]
+            assert (found.name, found.role, found.pid) == ("forgotten", "postgres", None)
+            assert found.seconds is not None
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                connection.execute("ROLLBACK PREPARED 'forgotten'")
+    finally:
+        server.close()

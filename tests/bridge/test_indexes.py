@@ -88,9 +88,7 @@ def test_nothing_is_rebuilt_below_the_thresholds_or_before_rows_were_counted(
     assert Indexes(database, min_bytes=500_000, min_factor=1_000).overgrown() == []
     assert [index.name for index in Indexes(database, min_bytes=500_000).overgrown()] == ["keys_pkey"]
     # Neither VACUUM nor ANALYZE has seen this one.
-    sql(
-        b"INSERT INTO tenantq.forwarding (tenant, file_id, epoch_at) SELECT n, '', now() FROM generate_series(1, 9) n"
-    )
+    sql(b"INSERT INTO tenantq.forwarding (tenant, file_id, epoch_at) VALUES ('acme', '', now())")
     assert "forwarding_pkey" not in {index.name for index in Indexes(database).sizes()}
 
 
