@@ -18,6 +18,13 @@ __all__ = ["Finding", "Health", "HealthVerdict", "diagnose"]
 HOT_TABLE = "ready"
 """Every message passes it: while it cannot be judged, the queue cannot."""
 
+BACKLOGS = {
+    "ready": "run more workers, or see in `tenantq bridge status` which queue waits",
+    "delayed": "see why so many messages are retried or put off",
+    "dead": "look at the dead letters' errors, and redrive them",
+}
+"""Tables whose growth with their rows is worth a word; the others' is that of tenants and of time."""
+
 WARN_SNAPSHOT = 60.0
 ILL_SNAPSHOT = 1_800.0
 """Seconds for which one is held: a report of a minute is worth a look, one of half an hour costs."""
@@ -175,9 +182,9 @@ def _of_heap(heap: HeapHealth, autovacuum: AutovacuumSettings) -> Iterator[Findi
             f"{_size(heap.bytes)}, and its rows do not explain it"
         )
         yield _ill(reason, "look for an old snapshot first, then whether autovacuum comes often enough")
-    elif heap.growth is Growth.GROWING_WITH_ROWS:
+    elif heap.growth is Growth.GROWING_WITH_ROWS and heap.relation in BACKLOGS:
         reason = f"{heap.relation} grows with its rows: more comes in than is taken out"
-        yield _warning(reason, "run more workers, or see in `tenantq bridge status` which queue waits")
+        yield _warning(reason, BACKLOGS[heap.relation])
     table = next((table for table in autovacuum.tables if table.table == heap.table), None)
     if table is None or heap.samples < MIN_DEAD_SAMPLES:
         return

@@ -177,8 +177,10 @@ def measure_index(series: Series) -> IndexHealth:
     slope = _slope_per_hour(on_grid(shown))
     if growth is Growth.BOUNDED and _span(shown) < MIN_SPAN:
         growth, lacking = Growth.UNKNOWN, "it was rebuilt less than an hour ago"
+    # In the second half too: one that has only reached its size does not grow.
+    slopes = (slope, _slope_per_hour(on_grid(shown[len(shown) // 2 :])))
     daily = INDEX_DAILY_GROWTH * shown[-1].bytes
-    if growth is Growth.BOUNDED and slope is not None and slope * 24 > daily:
+    if growth is Growth.BOUNDED and all(one is not None and one * 24 > daily for one in slopes):
         growth = _explained(shown, INDEX_ROW_BYTES)
     return IndexHealth(
         relation=series.relation,
@@ -285,4 +287,4 @@ def _cycles(samples: Sequence[Sample]) -> int:
 
 
 def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min"
+    return f"{int(seconds // 60)} min"

@@ -111,6 +111,18 @@ def test_a_growing_heap_is_unhealthy_and_a_growing_index_a_warning() -> None:
     assert index.reason.startswith("the index ready_pkey grows by 10.0 MB an hour and is at 70.0 MB")
 
 
+def test_growth_with_rows_is_a_backlog_where_messages_wait_and_nothing_elsewhere() -> None:
+    def growing(table: str) -> Series:
+        made = series(growth=10)
+        more = [msgspec.structs.replace(s, live_rows=100_000 + 400 * n) for n, s in enumerate(made.samples)]
+        return Series(relation=table, table=table, is_index=False, samples=tuple(more))
+
+    backlog = judged(growing("ready"))
+    assert backlog.verdict is HealthVerdict.WARNING
+    assert backlog.reason == "ready grows with its rows: more comes in than is taken out"
+    assert judged(series(), growing("forwarding")).verdict is HealthVerdict.HEALTHY
+
+
 @pytest.mark.parametrize(
     ("seconds", "verdict"),
     [(59, HealthVerdict.HEALTHY), (61, HealthVerdict.WARNING), (1_801, HealthVerdict.UNHEALTHY)],

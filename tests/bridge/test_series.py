@@ -249,6 +249,15 @@ def test_an_index_that_keeps_its_size_is_bounded() -> None:
     assert (index.growth, index.bytes_per_hour) == (Growth.BOUNDED, 0)
 
 
+def test_an_index_that_has_only_reached_its_size_is_bounded() -> None:
+    index = measure_index(
+        series(lambda second: min(10.0, 8 + second / 2_400), every(30, 0, 12_000), is_index=True)
+    )
+    assert index.bytes_per_hour is not None
+    assert index.bytes_per_hour * 24 > index.bytes / 10
+    assert index.growth is Growth.BOUNDED
+
+
 def test_an_index_is_fitted_since_it_was_rebuilt() -> None:
     grows = series(lambda second: 100 + second / 100 if second < 30_000 else 90.0, every(30), is_index=True)
     index = measure_index(grows)

@@ -49,13 +49,16 @@ ON CONFLICT DO NOTHING
 RETURNING 1
 
 -- name: drop_samples
+-- The oldest are first in the index. By now(), and not by a clock that runs on, which no index can be searched for.
 DELETE FROM {schema}.samples AS s
-WHERE (s.sampled_at, s.relation) IN (
-    SELECT o.sampled_at, o.relation
-    FROM {schema}.samples AS o
-    WHERE o.sampled_at < clock_timestamp() - %(keep)s::interval
-    ORDER BY o.sampled_at, o.relation
-    LIMIT %(limit)s
+WHERE s.ctid = ANY (
+    ARRAY (
+        SELECT o.ctid
+        FROM {schema}.samples AS o
+        WHERE o.sampled_at < now() - %(keep)s::interval
+        ORDER BY o.sampled_at
+        LIMIT %(limit)s
+    )
 )
 
 -- name: load_samples

@@ -72,7 +72,8 @@ def health(ctx: click.Context, *, watch_for: float, interval: float, dsn: str, a
 
     with connect(dsn) as queue:
         _watch(queue, watch_for, interval)
-        found = read_health(queue)
+        with progress("reading the samples"):
+            found = read_health(queue)
     print_json(found) if as_json else _print(found)
     ctx.exit(_status(found.verdict)[0])
 
