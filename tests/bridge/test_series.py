@@ -132,7 +132,7 @@ def test_a_quiet_stretch_is_no_end_and_its_band_is_seen(measured: Series) -> Non
 
 
 def test_the_steepest_twenty_minutes_are_too_few_to_judge() -> None:
-    heap = measure_heap(series(steps(HEAP), every(30, 17_254, 18_454)))
+    heap = measure_heap(series(steps(HEAP), every(30, 17_254, 18_455)))
     assert (heap.growth, heap.lacking) == (Growth.UNKNOWN, "20 min of samples, 60 min are needed")
     assert heap.peak_bytes == 9_296_300_000
 
