@@ -120,6 +120,22 @@ def test_leftovers_of_an_interrupted_rebuild_are_dropped(
     assert sql(FILENODES) == [before]
 
 
+def test_leftovers_of_a_whole_table_and_of_its_toast_table_are_dropped(
+    overgrown: None, postgres_queue: PostgresQueue, migrated_dsn: str, sql: Sql
+) -> None:
+    with psycopg.connect(migrated_dsn) as writer:
+        writer.execute("DELETE FROM tenantq.dead WHERE id = 1")
+        sql(b"SET lock_timeout = 50")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            sql(b"REINDEX TABLE CONCURRENTLY tenantq.dead")
+    sql(b"RESET lock_timeout")
+    left = [row[0] for row in sql(LEFT)]
+    assert len(left) == 3
+    assert any(name.startswith("pg_toast_") for name in left)
+    Rebuilder(postgres_queue.schema, Indexes(postgres_queue.database)).run_once()
+    assert sql(LEFT) == []
+
+
 def test_a_rebuild_that_runs_elsewhere_is_left_alone(
     overgrown: None,
     postgres_queue: PostgresQueue,
