@@ -8,6 +8,7 @@ a slope means what it says. Dead rows are a sawtooth: one sample catches its top
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -177,8 +178,8 @@ def measure_index(series: Series) -> IndexHealth:
     slope = _slope_per_hour(on_grid(shown))
     if growth is Growth.BOUNDED and _span(shown) < MIN_SPAN:
         growth, lacking = Growth.UNKNOWN, "it was rebuilt less than an hour ago"
-    # In the second half too: one that has only reached its size does not grow.
-    slopes = (slope, _slope_per_hour(on_grid(shown[len(shown) // 2 :])))
+    # In the last part too: one that has reached its size does not grow.
+    slopes = (slope, _slope_per_hour(on_grid(shown[-math.ceil(len(shown) / PARTS) :])))
     daily = INDEX_DAILY_GROWTH * shown[-1].bytes
     if growth is Growth.BOUNDED and all(one is not None and one * 24 > daily for one in slopes):
         growth = _explained(shown, INDEX_ROW_BYTES)
@@ -236,15 +237,19 @@ def _still_sets_peaks(steady: Sequence[Sample]) -> bool:
     """Tell whether a heap set new peaks up to the end, however narrow its band is.
 
     In each of the last three parts of the window; or in the last one, which lies as a whole above all of the
-    first half: a heap that grows in steps rarer than the parts.
+    first half: a heap that grows in steps rarer than the parts. Not one that has come down again: what grew behind
+    a held snapshot is truncated soon after it is let go.
     """
     size = len(steady) / PARTS
     parts = [[s.bytes for s in steady[round(n * size) : round((n + 1) * size)]] for n in range(PARTS)]
     peaks = [max(part) for part in parts if part]
     if len(peaks) < PARTS:
         return False
+    first_half = max(peaks[: PARTS // 2])
+    if max(sample.bytes for sample in steady[-math.ceil(size / 3) :]) <= first_half:
+        return False
     new = [peaks[n] > max(peaks[:n]) for n in range(1, PARTS)]
-    return new[-1] and (all(new[-3:]) or min(parts[-1]) > max(peaks[: PARTS // 2]))
+    return new[-1] and (all(new[-3:]) or min(parts[-1]) > first_half)
 
 
 def _explained(samples: Sequence[Sample], row_bytes: float) -> Growth:

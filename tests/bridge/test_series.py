@@ -170,6 +170,21 @@ def test_a_heap_that_grows_in_rare_steps_and_falls_back_between_them_grows() -> 
     assert measure_heap(series(steps([*changes, (40_000, 215.0)]), every(30))).growth is Growth.GROWING
 
 
+def test_a_heap_that_came_down_again_after_an_incident_is_bounded() -> None:
+    """As measured here: 2 MB while it breathed, 86 MB behind a held snapshot, and back soon after its release."""
+
+    def size(second: int) -> float:
+        if 28_000 <= second < 38_000:
+            return 10 + (second - 28_000) / 130
+        return 10 + second // 30 % 3
+
+    held = measure_heap(series(size, every(30, 0, 38_000)))
+    assert held.growth is Growth.GROWING
+    released = measure_heap(series(size, every(30, 0, 40_000)))
+    assert released.growth is Growth.BOUNDED
+    assert released.below_peak > 0.8
+
+
 def test_a_high_water_mark_that_was_reached_late_is_no_growth() -> None:
     changes = [(0, 100.0), (24_000, 130.0), (28_000, 120.0), (38_000, 130.0)]
     assert measure_heap(series(steps(changes), every(30))).growth is Growth.BOUNDED
