@@ -21,7 +21,9 @@ queues with the verbs that a tenant has.
 What is promised and how it is kept: docs/bridge.md. Needs the extra `bridge`.
 """
 
+from tenantq_bridge.autovacuum import AutovacuumSettings, TableAutovacuum
 from tenantq_bridge.delivery import SharedMessage
+from tenantq_bridge.diagnosis import Finding, Health, HealthVerdict
 from tenantq_bridge.errors import (
     MissingRights,
     PostgresBusy,
@@ -33,19 +35,31 @@ from tenantq_bridge.errors import (
     SchemaMissing,
     SchemaNewer,
     SchemaOutdated,
+    SessionRefused,
     TenantQuarantined,
     UnsupportedPostgres,
 )
 from tenantq_bridge.forwarder import Forwarder
+from tenantq_bridge.health import read_health, take_sample
+from tenantq_bridge.horizon import HolderKind, SnapshotHolder
 from tenantq_bridge.maintenance import Maintenance
 from tenantq_bridge.queue import PostgresQueue
+from tenantq_bridge.series import Growth, HeapHealth, IndexHealth
 from tenantq_bridge.states import ForwardingState
 from tenantq_bridge.stats import SharedStats
 from tenantq_bridge.subscriptions import Subscription
 
 __all__ = [
+    "AutovacuumSettings",
+    "Finding",
     "Forwarder",
     "ForwardingState",
+    "Growth",
+    "Health",
+    "HealthVerdict",
+    "HeapHealth",
+    "HolderKind",
+    "IndexHealth",
     "Maintenance",
     "MissingRights",
     "PostgresBusy",
@@ -58,9 +72,14 @@ __all__ = [
     "SchemaMissing",
     "SchemaNewer",
     "SchemaOutdated",
+    "SessionRefused",
     "SharedMessage",
     "SharedStats",
+    "SnapshotHolder",
     "Subscription",
+    "TableAutovacuum",
     "TenantQuarantined",
     "UnsupportedPostgres",
+    "read_health",
+    "take_sample",
 ]

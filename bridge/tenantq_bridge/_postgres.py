@@ -35,15 +35,18 @@ from tenantq_bridge.errors import (
     PostgresTimeout,
     PostgresUnavailable,
     SchemaMissing,
+    SessionRefused,
 )
 
-__all__ = ["Database", "Notifications", "Session"]
+__all__ = ["Database", "Notifications", "OwnSession", "Session", "check_dsn"]
 
 Row = tuple[Any, ...]
 Connection = psycopg.Connection[Row]
 
 TRIES = 3
 """Of a call that may be run again: a restart can leave more than one dead connection behind."""
+
+CANCEL_TIMEOUT = 5.0
 
 _SCHEMA = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,47}")
 _DEFAULTS = {
@@ -79,6 +82,8 @@ _BY_STATE: dict[str, type[PostgresError]] = {
     "57014": PostgresTimeout,
 }
 
+_CLIENT_SETTINGS = b"SELECT name, setting FROM pg_settings WHERE source = 'client' AND name = ANY (%s)"
+
 _inherited: list[Connection] = []
 """Connections of a parent process: never used here, and never closed, which would end the parent's session."""
 
@@ -106,6 +111,27 @@ class Session:
                 copy.write_row(row)
 
 
+class OwnSession(Session):
+    """A connection outside of the pool and of any transaction, whose settings hold until it ends."""
+
+    def run(self, statement: bytes, params: Mapping[str, Any] | None = None) -> list[Row]:
+        """Run a statement, which commits by itself, and return its rows, if it has any."""
+        try:
+            return super().run(statement, params)
+        except psycopg.Error as exc:
+            raise _translated(exc) from exc
+
+    def run_on(self, statement: bytes, **names: tuple[str, ...]) -> None:
+        """Run a statement that holds names, each given as its parts: `{index}` for index=(schema, name)."""
+        named = {name: sql.Identifier(*parts) for name, parts in names.items()}
+        self.run(sql.SQL(statement.decode()).format(**named).as_bytes(None))
+
+    def cancel(self) -> None:
+        """End the statement that runs, from another thread; it raises PostgresTimeout there."""
+        with contextlib.suppress(psycopg.Error):  # it has ended, or will with its connection
+            self._connection.cancel_safe(timeout=CANCEL_TIMEOUT)
+
+
 class Database:
     """A bounded pool of connections to one database; connects at the first call, again after an outage."""
 
@@ -117,20 +143,10 @@ class Database:
             )
         if pool_size < 1:
             raise InvalidArgument(f"pool_size {pool_size!r} is not 1 or more")
-        try:
-            given = conninfo.conninfo_to_dict(dsn)
-        except psycopg.Error as exc:
-            # Not the driver's words: they may repeat a password.
-            raise InvalidArgument(
-                "this is not a Postgres DSN",
-                hint="postgresql://user@host/database, or `host=... dbname=...`",
-            ) from exc
+        self._connect_options = _connect_options(dsn)
         self.schema = schema
         self.losses = 0
         """How often a connection was found dead: after a loss, what Postgres acknowledged may be gone too."""
-        self._connect_options: dict[str, Any] = _DEFAULTS | {
-            name: value for name, value in given.items() if value is not None
-        }
         self._pool_size = pool_size
         self._acquire_timeout = acquire_timeout
         self._begin()
@@ -183,6 +199,32 @@ class Database:
     def notifications(self, channel: str) -> Notifications:
         """Listen on a channel, on a connection of its own outside of the pool."""
         return Notifications(self._connect(), channel)
+
+    @contextlib.contextmanager
+    def session(self, settings: Mapping[str, str], *, dsn: str | None = None) -> Iterator[OwnSession]:
+        """Give a session of its own with these settings, for what no transaction and no pooler may hold.
+
+        dsn: another way to the same database. Raises SessionRefused where the settings do not arrive: what
+        stands between shares its sessions, and a setting or a lock would be left to somebody else.
+        """
+        options = dict(self._connect_options if dsn is None else _connect_options(dsn))
+        given = [options["options"]] if "options" in options else []
+        # At the start, and not by SET: a pooler refuses it or drops it, and either shows.
+        options["options"] = " ".join([*given, *(f"-c {name}={value}" for name, value in settings.items())])
+        try:
+            connection = psycopg.connect(**options, autocommit=True, prepare_threshold=None)
+        except psycopg.Error as exc:
+            if "unsupported startup parameter" in _text(exc):
+                raise SessionRefused(_text(exc)) from exc
+            raise _cannot_connect(exc) from exc
+        with contextlib.closing(connection):
+            try:
+                arrived = dict(connection.execute(_CLIENT_SETTINGS, [list(settings)]).fetchall())
+            except psycopg.Error as exc:
+                raise _translated(exc) from exc
+            if arrived != settings:
+                raise SessionRefused("the session's settings were not passed on")
+            yield OwnSession(connection)
 
     def close(self) -> None:
         """Close the idle connections, and each that is in use when it comes back."""
@@ -270,6 +312,24 @@ class Notifications:
     def close(self) -> None:
         """End the session."""
         self._connection.close()
+
+
+def check_dsn(dsn: str) -> str:
+    """Return it if it is a connection string, else raise InvalidArgument."""
+    _connect_options(dsn)
+    return dsn
+
+
+def _connect_options(dsn: str) -> dict[str, Any]:
+    try:
+        given = conninfo.conninfo_to_dict(dsn)
+    except psycopg.Error as exc:
+        # Not the driver's words: they may repeat a password.
+        raise InvalidArgument(
+            "this is not a Postgres DSN",
+            hint="postgresql://user@host/database, or `host=... dbname=...`",
+        ) from exc
+    return _DEFAULTS | {name: value for name, value in given.items() if value is not None}
 
 
 def _alive(connection: Connection) -> bool:

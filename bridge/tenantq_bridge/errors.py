@@ -15,6 +15,7 @@ __all__ = [
     "SchemaMissing",
     "SchemaNewer",
     "SchemaOutdated",
+    "SessionRefused",
     "TenantQuarantined",
     "UnsupportedPostgres",
 ]
@@ -105,6 +106,12 @@ class SchemaNewer(PostgresError):
     """The queue's tables are of a newer version than this program, and were left as they are."""
 
     default_hint = "upgrade tenantq on this host"
+
+
+class SessionRefused(PostgresError):
+    """No session of one's own is to be had: what stands between passes no settings on, as poolers do."""
+
+    default_hint = "give Maintenance a direct_dsn that leads past the pooler"
 
 
 class TenantQuarantined(TenantqError):

@@ -1,4 +1,4 @@
-"""What one elected worker does for everyone: promote, bury, move floors on, drop old days.
+"""What one elected worker does for everyone: promote, bury, move floors on, drop old days, sample sizes.
 
 Nothing here is needed for a message to be delivered: claims promote their own queue and find expired leases.
 It keeps the figures true and the cost of a claim flat.
@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Self
 
 from tenantq.arguments import check_limit
 from tenantq.service import Service
-from tenantq_bridge._postgres import Row, Session
+from tenantq_bridge._postgres import Row, Session, check_dsn
 from tenantq_bridge.errors import PostgresBusy
+from tenantq_bridge.indexes import Indexes, Rebuilder
 from tenantq_bridge.queue import PostgresQueue
+from tenantq_bridge.samples import Samples
+from tenantq_bridge.series import SAMPLE_INTERVAL
 
 __all__ = ["Maintenance"]
 
@@ -35,16 +39,30 @@ class Maintenance(Service):
 
     seen_days: days for which forwarded events are remembered. Fewer cost less, and a tenant restored from an
     older backup with events that were pending then is quarantined.
+    direct_dsn: a way to the same database past the pooler that the queue's own leads through. Without one, no
+    index is rebuilt through a pooler.
     """
 
     name = "maintenance"
 
     def __init__(
-        self, queue: PostgresQueue, *, seen_days: int = DEFAULT_SEEN_DAYS, interval: float = PROMOTE_INTERVAL
+        self,
+        queue: PostgresQueue,
+        *,
+        seen_days: int = DEFAULT_SEEN_DAYS,
+        interval: float = PROMOTE_INTERVAL,
+        direct_dsn: str | None = None,
     ) -> None:
         super().__init__(interval=interval)
         self.queue = queue
         self._seen_days = check_limit(seen_days, "seen_days")
+        self._rebuilder = Rebuilder(
+            queue.schema,
+            Indexes(queue.database),
+            direct_dsn=None if direct_dsn is None else check_dsn(direct_dsn),
+        )
+        """In a thread of its own: a rebuild may take minutes, and promoting does not wait."""
+        self._samples = Samples(queue.database)
         self._sql = queue.database.statements("maintenance.sql")
         self._next: dict[str, float] = {}
         self._horizon: tuple[int, set[str]] | None = None
@@ -56,6 +74,7 @@ class Maintenance(Service):
         moved += self._when_due("bury", BURY_INTERVAL, self.bury)
         self._when_due("floors", FLOORS_INTERVAL, self.advance_floors)
         self._when_due("days", DAYS_INTERVAL, self.turn_days)
+        self._when_due("sample", SAMPLE_INTERVAL, self.sample)
         return moved
 
     def promote(self) -> int:
@@ -99,6 +118,30 @@ class Maintenance(Service):
             return sum(row[0] for row in self._elected("drop_seen_days", {"days": self._seen_days}))
         except PostgresBusy:
             return 0  # somebody reads it: the next turn drops it
+
+    def sample(self) -> int:
+        """Record how large each table and index is, for `read_health`, and forget what is a day old."""
+        try:
+            with self.queue.database.transaction() as session:
+                return int(self._is_elected(session) and self._samples.take(session))
+        except PostgresBusy:
+            return 0  # a table is being dropped or emptied: the next interval has its sample
+
+    def start(self) -> Self:
+        """Start the threads; a second call changes nothing."""
+        self._rebuilder.start()
+        return super().start()
+
+    def stop(self) -> None:
+        """End the role and wait for its round; a rebuild that runs is cancelled."""
+        self.request_stop()
+        super().stop()
+        self._rebuilder.stop()
+
+    def request_stop(self) -> None:
+        """Let the role end after its round; returns at once. It takes no lock: a signal handler may call it."""
+        super().request_stop()
+        self._rebuilder.request_stop()
 
     def _when_due(self, step: str, interval: float, action: Callable[[], int]) -> int:
         now = time.monotonic()

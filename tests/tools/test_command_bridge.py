@@ -22,6 +22,7 @@ COMMANDS: list[tuple[str, ...]] = [
     ("subscribe", "audit", "*"),
     ("unsubscribe", "audit", "*"),
     ("status",),
+    ("health",),
     ("run", "--once"),
 ]
 

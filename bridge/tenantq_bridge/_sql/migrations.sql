@@ -784,3 +784,89 @@ BEGIN
     )
     SELECT COALESCE(array_agg(DISTINCT r.queue), ARRAY[]::text[]) INTO queues FROM routes AS r;
 END $$;
+
+-- name: version_2
+-- The documents' autovacuum settings on every table: 2 % of the rows and not 20, and no pauses in between. A
+-- TOAST table takes those of its table.
+ALTER TABLE {schema}.lanes SET (autovacuum_vacuum_cost_delay = 0);
+ALTER TABLE {schema}.delayed SET (autovacuum_vacuum_cost_delay = 0);
+ALTER TABLE {schema}.keys SET (autovacuum_vacuum_cost_delay = 0, vacuum_index_cleanup = on);
+ALTER TABLE {schema}.forwarding SET (autovacuum_vacuum_cost_delay = 0);
+ALTER TABLE {schema}.dead SET (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0
+);
+ALTER TABLE {schema}.pauses SET (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0
+);
+ALTER TABLE {schema}.subscriptions SET (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0
+);
+ALTER TABLE {schema}.seen_window SET (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0
+);
+ALTER TABLE {schema}.migrations SET (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0
+);
+DO $$
+DECLARE
+    v_day regclass;
+BEGIN
+    FOR v_day IN SELECT i.inhrelid::regclass FROM pg_inherits AS i WHERE i.inhparent = '{schema}.seen'::regclass LOOP
+        EXECUTE format(
+            'ALTER TABLE %s SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, '
+            'autovacuum_vacuum_cost_delay = 0)',
+            v_day
+        );
+    END LOOP;
+END $$;
+
+-- As before, with the settings: a partition takes none from its parent, which has no storage of its own.
+CREATE OR REPLACE FUNCTION {schema}.open_seen_days() RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    v_today date := (clock_timestamp() AT TIME ZONE 'UTC')::date;
+    v_day date;
+    v_table text;
+BEGIN
+    FOREACH v_day IN ARRAY ARRAY[v_today, v_today + 1] LOOP
+        v_table := 'seen_' || to_char(v_day, 'YYYYMMDD');
+        IF to_regclass(format('{schema}.%I', v_table)) IS NULL THEN
+            PERFORM pg_advisory_xact_lock(hashtextextended('{schema}.seen', 0));
+            -- By a query: to_regclass may go on saying what it said before another session made the table.
+            IF NOT EXISTS (
+                SELECT FROM pg_class WHERE relnamespace = '{schema}'::regnamespace AND relname = v_table
+            ) THEN
+                -- ATTACH takes a weaker lock than CREATE ... PARTITION OF: inserts go on meanwhile.
+                EXECUTE format(
+                    'CREATE TABLE {schema}.%I (LIKE {schema}.seen INCLUDING ALL) WITH ('
+                    'autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, '
+                    'autovacuum_vacuum_cost_delay = 0)',
+                    v_table
+                );
+                EXECUTE format('ALTER TABLE {schema}.seen ATTACH PARTITION {schema}.%I FOR VALUES IN (%L)', v_table, v_day);
+            END IF;
+        END IF;
+    END LOOP;
+END $$;
+
+-- How large each leaf table, its TOAST table and each index was, every half minute of the last day: one heap and
+-- one index at a time, since a sum hides which of them moves, and a partitioned parent has no size. The counters
+-- are those of the table, for an index too.
+CREATE TABLE {schema}.samples (
+    -- The beginning of the interval that it stands for: whoever samples twice in one adds nothing.
+    sampled_at timestamptz NOT NULL,
+    relation text COLLATE "C" NOT NULL,
+    of_table text COLLATE "C" NOT NULL,
+    is_index boolean NOT NULL,
+    bytes bigint NOT NULL,
+    live_rows bigint NOT NULL,
+    dead_rows bigint NOT NULL,
+    -- Row versions that died so far, by updates and deletes, and vacuums that came so far.
+    removed_rows bigint NOT NULL,
+    vacuums bigint NOT NULL,
+    PRIMARY KEY (sampled_at, relation)
+) WITH (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0
+);

@@ -10,6 +10,7 @@ import click
 
 from tenantq import Store, TenantqError
 from tenantq_tools.cli._failures import PROBLEM, report
+from tenantq_tools.cli._health import health
 from tenantq_tools.cli._logs import show_log, with_log_level
 from tenantq_tools.cli._options import connect, open_store, with_json, with_postgres, with_store
 from tenantq_tools.cli._output import note, print_json, print_table, printable
@@ -34,6 +35,9 @@ def bridge() -> None:
       tenantq bridge subscribe invoices 'billing.*'
       tenantq bridge run
     """
+
+
+bridge.add_command(health)
 
 
 @bridge.command()
@@ -93,6 +97,14 @@ def unsubscribe(*, queue: str, pattern: str, dsn: str, as_json: bool) -> None:
 
 @bridge.command()
 @click.option("--once", is_flag=True, help="Forward what waits now, and end.")
+@click.option(
+    "--direct-postgres",
+    "direct_dsn",
+    envvar="TENANTQ_DIRECT_POSTGRES",
+    show_envvar=True,
+    metavar="DSN",
+    help="The same database past a pooler, through which no index can be rebuilt.",
+)
 @with_log_level
 @with_store()
 @with_postgres()
@@ -102,6 +114,7 @@ def run(
     ctx: click.Context,
     *,
     once: bool,
+    direct_dsn: str | None,
     log_level: str,
     store_path: str,
     dsn: str,
@@ -129,7 +142,7 @@ def run(
                     advance(count)
             forwarder.stop()
         else:
-            _run(forwarder, queue)
+            _run(forwarder, queue, direct_dsn)
     failures = forwarder.tenant_failures
     for failure in failures.values():
         report(failure)
@@ -236,7 +249,7 @@ def readmit(
         ctx.exit(PROBLEM)
 
 
-def _run(forwarder: Forwarder, queue: PostgresQueue) -> None:
+def _run(forwarder: Forwarder, queue: PostgresQueue, direct_dsn: str | None) -> None:
     """Forward and maintain, each in a thread of its own, until a signal."""
     from tenantq_bridge import Maintenance, PostgresUnavailable  # noqa: PLC0415 - an extra
 
@@ -245,7 +258,7 @@ def _run(forwarder: Forwarder, queue: PostgresQueue) -> None:
     except PostgresUnavailable as exc:
         report(exc)
     stopping = threading.Event()
-    with on_signals(stopping.set), forwarder, Maintenance(queue):
+    with on_signals(stopping.set), forwarder, Maintenance(queue, direct_dsn=direct_dsn):
         note(f"forwarding the events of the store {forwarder.store.root}")
         stopping.wait()
 
