@@ -220,6 +220,7 @@ class Handle:
         if not waiting.has_turn:
             return waiting.outcome()
         try:
+            self.file.database.make_way()  # now: those who come meanwhile are taken along
             along = self._line.take_along(MERGE - 1)
             try:
                 has_news = self._commit_merged([waiting, *along])

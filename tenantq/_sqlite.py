@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import random
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from urllib.parse import quote
 import apsw
 
 from tenantq import _foreign
+from tenantq._turns import TRY_SECONDS, Turn, random_wait
 from tenantq.errors import (
     CorruptFile,
     DiskFull,
@@ -35,9 +35,6 @@ Parameters = Sequence[Any] | Mapping[str, Any]
 
 SAFE_SQLITE = (3, 51, 3)
 """The first release in which a write and a checkpoint at once cannot lose a transaction (WAL reset)."""
-
-BUSY_WAIT_MS = (0.2, 2.2)
-"""A random wait between two tries for the lock. SQLite's own ladder starves some of many processes."""
 
 PRAGMAS = {
     # The documents' set, but for mmap_size: with it, a file that somebody truncates (a `cp` onto it) is no error
@@ -92,6 +89,7 @@ class Database:
         busy_timeout: float = 5.0,
         cache_kib: int = 8192,
         tenant: str | None = None,
+        turn: Turn | None = None,
     ) -> None:
         self.path = path
         self.tenant = tenant
@@ -99,7 +97,13 @@ class Database:
         self.busy_waits = 0
         """How often this connection had to wait for another one's lock."""
         self.busy_seconds = 0.0
-        self._waiting_since = 0.0
+        """How long, all in all."""
+        self.busy_longest = 0.0
+        """Seconds of the longest of these waits."""
+        self._turn = turn
+        self._waiting_since = self._counted_until = 0.0
+        self._has_waited = False
+        self._is_writing = False
         self.identity = identity_of(path)
         """Which file this is. Taken first: one that replaces it from here on is told from it."""
         if self.identity in _inherited:
@@ -168,16 +172,38 @@ class Database:
 
     def begin(self) -> None:
         """Begin a write transaction: the lock is taken here and waited for, never in the middle."""
+        self.make_way()
         self.run("BEGIN IMMEDIATE")
+        self._is_writing = True
+        if self._has_waited:
+            self._has_waited = False
+            if self._turn is not None:
+                self._turn.take()
+
+    def make_way(self) -> None:
+        """Let another process begin first, if this one has had its turn: then `begin` need not do so."""
+        if self._turn is None or not self._turn.is_over:
+            return
+        self._wait_begins()  # one wait; if the lock is not free then, that is another
+        self._turn.rest()
+        self._wait_goes_on()
 
     def commit(self) -> None:
         """Make the transaction durable. If it fails, nothing of it is."""
         self.run("COMMIT")
+        self._end_turn()
 
     def rollback(self) -> None:
         """Undo the transaction; SQLite may have done it already (disk full), which is no second error."""
         if not self._connection.get_autocommit():
             self.run("ROLLBACK")
+        self._end_turn()
+
+    def _end_turn(self) -> None:
+        if self._is_writing:
+            self._is_writing = False
+            if self._turn is not None:
+                self._turn.end()
 
     @property
     def in_transaction(self) -> bool:
@@ -215,6 +241,7 @@ class Database:
 
     def close(self) -> None:
         """Close; the last connection to a file leaves it alone, without -wal and -shm."""
+        self._turn = None
         self._connection.close()
         if self in _open_databases:
             _open_databases.discard(self)
@@ -242,17 +269,28 @@ class Database:
         _inherited.add(self.identity)
 
     def _wait_for_lock(self, tries: int) -> bool:
-        now = time.monotonic()
         if tries == 0:
-            self._waiting_since = now
-            self.busy_waits += 1
-        elif now - self._waiting_since >= self.busy_timeout:
-            self.busy_seconds += now - self._waiting_since
+            self._wait_begins()
+        left = self.busy_timeout - (time.monotonic() - self._waiting_since)
+        if left <= 0:
             return False
-        pause = random.uniform(*BUSY_WAIT_MS) / 1000
-        self.busy_seconds += pause
-        time.sleep(pause)
+        if self._turn is None:
+            time.sleep(random_wait(TRY_SECONDS, left))
+        else:
+            self._turn.wait(tries, left)
+        self._wait_goes_on()
         return True
+
+    def _wait_begins(self) -> None:
+        self._has_waited = True
+        self._waiting_since = self._counted_until = time.monotonic()
+        self.busy_waits += 1
+
+    def _wait_goes_on(self) -> None:
+        now = time.monotonic()
+        self.busy_seconds += now - self._counted_until
+        self._counted_until = now
+        self.busy_longest = max(self.busy_longest, now - self._waiting_since)
 
     def _translated(self, exc: Exception, path: Path | None = None) -> TenantqError:
         where = str(path or self.path)

@@ -51,6 +51,8 @@ class TenantStats(msgspec.Struct, frozen=True, kw_only=True):
     """How often this process waited for another one's lock on the file, since it opened it."""
     busy_seconds: float = 0.0
     """How long it waited, all in all."""
+    busy_longest: float = 0.0
+    """Seconds of the longest of these waits."""
     queues: tuple[QueueStats, ...] = ()
 
 

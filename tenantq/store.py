@@ -19,6 +19,7 @@ from tenantq._file import TenantFile
 from tenantq._filesystem import refuse_network_filesystem
 from tenantq._handle import Handle
 from tenantq._sqlite import Database, check_sqlite_version
+from tenantq._turns import Turns
 from tenantq.backoff import Backoff
 from tenantq.backup import open_to_read, restore_file
 from tenantq.clock import Clock, SystemClock
@@ -98,6 +99,7 @@ class Store:
         self._open_limit = config.open_limit()
         self._watches: tuple[Watch, ...] = ()
         self._doorbell = Doorbell(root)
+        self._turns = Turns(root)
         self._waiting: dict[int, set[threading.Event]] = {}
         self._unlisten: Callable[[], None] | None = None
         self._memory: MemoryQueue | None = None
@@ -217,6 +219,7 @@ class Store:
             else:
                 self._forget(tenant_id, handle)
         self._doorbell.close()
+        self._turns.close()
         if failures:
             raise failures[0]
 
@@ -372,12 +375,14 @@ class Store:
                 self._opening -= 1
 
     def _open_file(self, tenant_id: str, path: Path) -> Handle:
+        slot = slot_of(tenant_id)
         database = Database(
             path,
             durability=self.config.durability,
             busy_timeout=self.config.busy_timeout,
             cache_kib=self.config.cache_kib(len(self._handles)),
             tenant=tenant_id,
+            turn=self._turns.of(slot),
         )
         try:
             meta = _schema.check_file(database, tenant_id)
@@ -386,7 +391,6 @@ class Store:
         except BaseException:
             database.close()
             raise
-        slot = slot_of(tenant_id)
         return Handle(file, path, lambda: self._doorbell.ring(slot))
 
     def _make_room(self) -> None:

@@ -209,6 +209,7 @@ class Tenant(TenantLeases):
             operations=handle.operations,
             busy_waits=handle.file.database.busy_waits,
             busy_seconds=handle.file.database.busy_seconds,
+            busy_longest=handle.file.database.busy_longest,
             queues=queues,
         )
 
