@@ -6,7 +6,7 @@ import ctypes
 import os
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -41,10 +41,17 @@ PRAGMAS = {
     # of one tenant but a SIGBUS, the end of the process for all of them. The cache is scaled by the store.
     "mmap_size": 0,
     "temp_store": "MEMORY",
+    # Of these pages, a commit checkpoints by itself: a backstop, see CHECKPOINT_PAGES.
     "wal_autocheckpoint": 10000,
     # Not the documents': a -wal that a slow reader let grow is cut back to this by the next checkpoint.
     "journal_size_limit": 40 * 1024 * 1024,
 }
+
+CHECKPOINT_PAGES = 4000
+"""So many pages in the -wal that are not in the file, 16 MB, ask for a checkpoint beside the writers."""
+
+CHECKPOINT_INTERVAL = 0.1
+"""Seconds between two looks at the -wal."""
 
 
 class Durability(StrEnum):
@@ -100,6 +107,9 @@ class Database:
         """How long, all in all."""
         self.busy_longest = 0.0
         """Seconds of the longest of these waits."""
+        self.on_long_wal: Callable[[], object] | None = None
+        """Called after a commit, when it is time for a checkpoint."""
+        self._next_look = 0.0
         self._turn = turn
         self._waiting_since = self._counted_until = 0.0
         self._has_waited = False
@@ -192,6 +202,12 @@ class Database:
         """Make the transaction durable. If it fails, nothing of it is."""
         self.run("COMMIT")
         self._end_turn()
+        if self.on_long_wal is not None:
+            now = time.monotonic()
+            if now >= self._next_look:
+                self._next_look = now + CHECKPOINT_INTERVAL
+                if self.wal_pages() >= CHECKPOINT_PAGES:
+                    self.on_long_wal()
 
     def rollback(self) -> None:
         """Undo the transaction; SQLite may have done it already (disk full), which is no second error."""
@@ -221,6 +237,19 @@ class Database:
         It is up to date inside of a write transaction; elsewhere it is what this connection last saw.
         """
         return self._connection.data_version()
+
+    def wal_pages(self) -> int:
+        """Return how many pages of the -wal are not in the file yet. Not inside of a transaction."""
+        try:
+            pages, copied = self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+        except apsw.Error as exc:
+            raise self._translated(exc) from exc
+        return max(0, pages - copied)
+
+    def checkpoint(self) -> int:
+        """Copy what no reader needs of the -wal into the file, waiting for nobody; return the pages left."""
+        self.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        return self.wal_pages()  # with what others have written since: the row does not count it
 
     def copy_to(self, target: Path) -> None:
         """Write all that is committed to a new file, by SQLite's online backup in one step.

@@ -9,7 +9,11 @@ import msgspec
 from tenantq._file import TenantFile
 from tenantq.clock import NANOSECONDS
 
-__all__ = ["QueueStats", "TenantStats", "read_stats", "size_of"]
+__all__ = ["QueueStats", "TenantStats", "is_blocked", "read_stats", "size_of", "warnings_of"]
+
+
+BLOCKED_PAGES = 20_000
+"""Twice what a commit checkpoints by itself, the backstop of all checkpoints: 80 MB that did not get through."""
 
 
 class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +47,10 @@ class TenantStats(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that the oldest ready message has been claimable; None where none is ready."""
     file_bytes: int = 0
     wal_bytes: int = 0
+    wal_pages_pending: int = 0
+    """Pages in the -wal that no checkpoint has copied into the file yet."""
+    is_checkpoint_blocked: bool = False
+    """Whether those are so many that checkpoints cannot have got through: a reader stays open."""
     commits: int = 0
     """Transactions of this process since it opened the file."""
     operations: int = 0
@@ -53,6 +61,8 @@ class TenantStats(msgspec.Struct, frozen=True, kw_only=True):
     """How long it waited, all in all."""
     busy_longest: float = 0.0
     """Seconds of the longest of these waits."""
+    warnings: tuple[str, ...] = ()
+    """What somebody should see to, one sentence each."""
     queues: tuple[QueueStats, ...] = ()
 
 
@@ -78,6 +88,21 @@ def read_stats(file: TenantFile, now: int, boottime: int) -> tuple[tuple[QueueSt
             ),
         )
     return tuple(queues), int(file.outbox_position()[3])
+
+
+def is_blocked(pages_pending: int) -> bool:
+    """Tell whether so many pages mean that checkpoints did not get through."""
+    return pages_pending >= BLOCKED_PAGES
+
+
+def warnings_of(*, wal_bytes: int, pages_pending: int) -> tuple[str, ...]:
+    """Return what somebody should see to."""
+    if not is_blocked(pages_pending):
+        return ()
+    return (
+        f"a reader keeps {pages_pending:,} pages from being checkpointed; the -wal has grown to "
+        f"{wal_bytes / 1e6:,.0f} MB, and shrinks when the reader (a shell, a long read, Litestream) has ended",
+    )
 
 
 def size_of(path: Path) -> int:

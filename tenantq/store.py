@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from tenantq import _schema, naming
+from tenantq._checkpointer import Checkpointer, checkpoint
 from tenantq._doorbell import Doorbell, slot_of
 from tenantq._file import TenantFile
 from tenantq._filesystem import refuse_network_filesystem
@@ -100,6 +101,7 @@ class Store:
         self._watches: tuple[Watch, ...] = ()
         self._doorbell = Doorbell(root)
         self._turns = Turns(root)
+        self._checkpointer = Checkpointer(self._checkpoint)
         self._waiting: dict[int, set[threading.Event]] = {}
         self._unlisten: Callable[[], None] | None = None
         self._memory: MemoryQueue | None = None
@@ -210,6 +212,7 @@ class Store:
             handles = list(self._handles.items())
         for watch in self._watches:
             watch.close()
+        self._checkpointer.close()
         failures: list[TenantqError] = []
         for tenant_id, handle in handles:
             try:
@@ -391,7 +394,15 @@ class Store:
         except BaseException:
             database.close()
             raise
+        database.on_long_wal = lambda: self._checkpointer.request(tenant_id)
         return Handle(file, path, lambda: self._doorbell.ring(slot))
+
+    def _checkpoint(self, tenant_id: str) -> None:
+        # Behind the gate: the file is neither closed, replaced nor forked away meanwhile.
+        with self._gate(tenant_id):
+            handle = self._handles.get(tenant_id)
+            if handle is not None and not handle.is_closed:
+                checkpoint(handle)
 
     def _make_room(self) -> None:
         # Second chance: what was used since the last round stays once more; what is in use stays anyway.
@@ -462,6 +473,7 @@ class Store:
         self._handles = {}
         self._watches = ()
         self._doorbell.after_fork()
+        self._checkpointer.after_fork()
         self._waiting = {}
         self._unlisten = None
         self._memory = None

@@ -19,7 +19,7 @@ from tenantq.message import Message
 from tenantq.naming import check_name
 from tenantq.outbox import Outbox
 from tenantq.router import Layer, declaration_of
-from tenantq.stats import TenantStats, read_stats, size_of
+from tenantq.stats import TenantStats, is_blocked, read_stats, size_of, warnings_of
 from tenantq.transaction import Transaction
 
 __all__ = ["Tenant"]
@@ -194,6 +194,8 @@ class Tenant(TenantLeases):
             return TenantStats(tenant=self.id)
         now, boottime = self.clock.now_ns(), self.clock.boottime_ns()
         queues, outbox = self._read(lambda file: read_stats(file, now, boottime), default=((), 0))
+        pending = self._read_one(lambda file: file.database.wal_pages(), default=0)
+        wal_bytes = size_of(self.path.with_name(self.path.name + "-wal"))
         ages = [queue.oldest_age for queue in queues if queue.oldest_age is not None]
         return TenantStats(
             tenant=self.id,
@@ -204,12 +206,15 @@ class Tenant(TenantLeases):
             outbox=outbox,
             oldest_age=max(ages, default=None),
             file_bytes=size_of(self.path),
-            wal_bytes=size_of(self.path.with_name(self.path.name + "-wal")),
+            wal_bytes=wal_bytes,
+            wal_pages_pending=pending,
+            is_checkpoint_blocked=is_blocked(pending),
             commits=handle.file.commits,
             operations=handle.operations,
             busy_waits=handle.file.database.busy_waits,
             busy_seconds=handle.file.database.busy_seconds,
             busy_longest=handle.file.database.busy_longest,
+            warnings=warnings_of(wal_bytes=wal_bytes, pages_pending=pending),
             queues=queues,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from tenantq import Store, TenantqError
+from tenantq import Store, TenantqError, TenantStats
 from tenantq_tools.cli._failures import PROBLEM, report
 from tenantq_tools.cli._options import open_store, with_json, with_store
 from tenantq_tools.cli._output import note, print_json, print_table, printable
@@ -68,8 +68,9 @@ def _print_tenant(store: Store, tenant_id: str, *, as_json: bool) -> None:
     found = store.tenant(tenant_id, create=False).stats()
     row = Overview.of(found)
     if as_json:
-        print_json({**msgspec.structs.asdict(row), "queues": found.queues})
+        print_json({**msgspec.structs.asdict(row), "queues": found.queues, "warnings": found.warnings})
         return
+    _warn(found)
     print_header()
     print_row(row)
     if found.queues:
@@ -91,6 +92,11 @@ def _print_tenant(store: Store, tenant_id: str, *, as_json: bool) -> None:
         )
 
 
+def _warn(found: TenantStats) -> None:
+    for warning in found.warnings:
+        note(f"tenantq: warning: {printable(found.tenant)}: {warning}")
+
+
 def _print_all(store: Store, *, as_json: bool) -> bool:
     """Print all tenants and their totals; False if some could not be read."""
     totals = Totals()
@@ -101,11 +107,13 @@ def _print_all(store: Store, *, as_json: bool) -> bool:
     with progress("reading tenants", len(ids)) as advance:
         for tenant_id in ids:
             try:
-                row = Overview.of(store.tenant(tenant_id).stats())
+                found = store.tenant(tenant_id).stats()
             except TenantqError as exc:
                 report(exc)
                 totals.unreadable += 1
             else:
+                _warn(found)
+                row = Overview.of(found)
                 totals.add(row)
                 rows.append(row) if as_json else print_row(row)
             advance(1)
