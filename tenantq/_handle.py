@@ -249,6 +249,7 @@ class Handle:
             return False
         try:
             self._run_each(batch, apart=apart)
+            file.database.operations = len(batch)
             file.commit()
         except Exception as exc:
             return self._commit_otherwise(batch, exc, apart=apart)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import time
@@ -15,6 +16,8 @@ from urllib.parse import quote
 import apsw
 
 from tenantq import _foreign
+from tenantq._board import new_slot
+from tenantq._load import Load
 from tenantq._turns import TRY_SECONDS, Turn, random_wait
 from tenantq.errors import (
     CorruptFile,
@@ -97,6 +100,7 @@ class Database:
         cache_kib: int = 8192,
         tenant: str | None = None,
         turn: Turn | None = None,
+        load: Load | None = None,
     ) -> None:
         self.path = path
         self.tenant = tenant
@@ -110,6 +114,10 @@ class Database:
         self.on_long_wal: Callable[[], object] | None = None
         """Called after a commit, when it is time for a checkpoint."""
         self._next_look = 0.0
+        self.load = load or Load(new_slot(), 0.0, time.monotonic)
+        """How busy the file is."""
+        self.operations = 1
+        """Calls that the transaction carries."""
         self._turn = turn
         self._waiting_since = self._counted_until = 0.0
         self._has_waited = False
@@ -185,6 +193,8 @@ class Database:
         self.make_way()
         self.run("BEGIN IMMEDIATE")
         self._is_writing = True
+        self.operations = 1
+        self.load.begin()
         if self._has_waited:
             self._has_waited = False
             if self._turn is not None:
@@ -201,25 +211,26 @@ class Database:
     def commit(self) -> None:
         """Make the transaction durable. If it fails, nothing of it is."""
         self.run("COMMIT")
-        self._end_turn()
-        if self.on_long_wal is not None:
-            now = time.monotonic()
-            if now >= self._next_look:
-                self._next_look = now + CHECKPOINT_INTERVAL
-                if self.wal_pages() >= CHECKPOINT_PAGES:
-                    self.on_long_wal()
+        self._end_turn(self.operations)
 
     def rollback(self) -> None:
         """Undo the transaction; SQLite may have done it already (disk full), which is no second error."""
         if not self._connection.get_autocommit():
             self.run("ROLLBACK")
-        self._end_turn()
+        self._end_turn(0)
 
-    def _end_turn(self) -> None:
-        if self._is_writing:
-            self._is_writing = False
-            if self._turn is not None:
-                self._turn.end()
+    def _end_turn(self, operations: int) -> None:
+        if not self._is_writing:
+            return
+        self._is_writing = False
+        if self._turn is not None:
+            self._turn.end()
+        now = self.load.end(operations)
+        if self.on_long_wal is not None and now >= self._next_look:
+            self._next_look = now + CHECKPOINT_INTERVAL
+            with contextlib.suppress(TenantqError):  # the commit stands, and the next one meets the fault
+                if self.wal_pages() >= CHECKPOINT_PAGES:
+                    self.on_long_wal()
 
     @property
     def in_transaction(self) -> bool:
@@ -270,6 +281,7 @@ class Database:
 
     def close(self) -> None:
         """Close; the last connection to a file leaves it alone, without -wal and -shm."""
+        self.load.leave()
         self._turn = None
         self._connection.close()
         if self in _open_databases:

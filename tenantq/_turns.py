@@ -1,11 +1,11 @@
 """Turns between processes: who waits for a tenant's file says so, and who has had it long enough makes way.
 
 SQLite's lock has no line: whoever asks first after a commit gets it, and that is the process that has just
-committed. One small file in the store, mapped by each process, has a slot for every few tenants. A process that
-finds a file locked writes into the slot that it waits, tries again a few times, and then sleeps there (on a futex,
-where the system has one). A process that has committed reads the slot. While somebody waits it wakes the one that
-has slept longest, which then tries in short steps; and when its own turn is over, it stands behind the others.
-So one process tries at a time, the others sleep in their order, and nobody is passed over.
+committed. The store's board has a slot for every few tenants. A process that finds a file locked writes there that
+it waits, tries again a few times, and then sleeps on the slot (a futex, where the system has one). One that has
+committed reads the slot. While somebody waits it wakes the one that has slept longest, which then tries in short
+steps; and when its own turn is over, it stands behind the others. So one process tries at a time, the others sleep
+in their order, and nobody is passed over.
 
 These are hints: SQLite's lock alone decides who writes. A process that is killed leaves nothing that another one
 would wait for, since every sleep is short; two tenants of one slot cost each other a short rest; and where the
@@ -15,23 +15,12 @@ file cannot be made, processes wait at random as if it were not there.
 from __future__ import annotations
 
 import ctypes
-import logging
-import mmap
-import os
 import platform
 import random
 import sys
-import threading
 import time
-from pathlib import Path
 
-from tenantq._doorbell import SLOTS
-
-__all__ = ["Turn", "Turns", "random_wait"]
-
-logger = logging.getLogger("tenantq.turns")
-
-FILE_NAME = ".turns"
+__all__ = ["Turn", "random_wait"]
 
 TURN_NS = 2_000_000
 """How long a process may commit transaction after transaction while another one waits."""
@@ -57,13 +46,12 @@ SLEEP_SECONDS = (0.010, 0.020)
 STALE_NS = 30_000_000
 """Who waits says so again at each try: an older word is of a process that is gone."""
 
-_WORDS = 2
-"""Words of a slot. The first: when somebody last said that it waits, and who. The second: what sleepers sleep on,
-and whose turn the last one was."""
+_SAID, _BELL = 0, 1
+"""Words of a slot: when somebody last said that it waits, and who; what they sleep on, and who had it last."""
 
 _NAME_BITS = 16
 _NAME = (1 << _NAME_BITS) - 1
-_BELL = 0xFFFF_FFFF
+_FUTEX_WORD = 0xFFFF_FFFF
 
 _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}.get(platform.machine())
 """The number of the system call; another machine sleeps without being woken."""
@@ -76,42 +64,12 @@ def random_wait(seconds: tuple[float, float], at_most: float) -> float:
     return min(random.uniform(*seconds), at_most)
 
 
-class Turns:
-    """The slots of one store in this process: one map, whatever the number of tenants."""
-
-    def __init__(self, root: Path) -> None:
-        self._path = root / FILE_NAME
-        self._lock = threading.Lock()
-        self._words: memoryview | None = None
-        self._is_refused = False
-
-    def of(self, slot: int) -> Turn | None:
-        """Return a connection's place among those that want the tenants of a slot; None where there is no map."""
-        with self._lock:
-            if self._words is None and not self._is_refused:
-                try:
-                    self._words = _map(self._path)
-                except (OSError, ValueError):  # a full disk, say
-                    self._is_refused = True
-                    logger.warning(
-                        "processes cannot tell each other that they wait: they try at random", exc_info=True
-                    )
-            return None if self._words is None else Turn(self._words, slot)
-
-    def close(self) -> None:
-        """Give the map up; it goes with the last connection that uses it."""
-        with self._lock:
-            self._words = None
-
-
 class Turn:
     """One connection's place among those that want the same file. For one thread at a time."""
 
-    def __init__(self, words: memoryview, slot: int) -> None:
-        self._words = words
-        self._said = slot * _WORDS
-        self._bell = self._said + 1
-        self._futex = _futex_of(words, self._bell)
+    def __init__(self, slot: memoryview) -> None:
+        self._words = slot.cast("Q")
+        self._futex = _futex_of(self._words[_BELL : _BELL + 1])
         self._name = random.randrange(1, _NAME)
         self._began_ns = 0
         self._has_woken = False
@@ -150,25 +108,25 @@ class Turn:
     def take(self) -> None:
         """Say that this connection has the lock that it waited for."""
         words = self._words
-        if words[self._said] & _NAME == self._name:  # nobody else waits, as far as is known
-            words[self._said] = 0
-        words[self._bell] = self._name << 32 | words[self._bell] & _BELL
+        if words[_SAID] & _NAME == self._name:  # nobody else waits, as far as is known
+            words[_SAID] = 0
+        words[_BELL] = self._name << 32 | words[_BELL] & _FUTEX_WORD
         self._tries_as_next = 0
         self._is_in_line = False
         self._start()
 
     def end(self) -> None:
         """Say that a transaction has ended; this is all that one costs where nobody waits."""
-        said = self._words[self._said]
+        said = self._words[_SAID]
         if not said or said & _NAME == self._name:
             return
         now = time.monotonic_ns()
         if now - said > STALE_NS:
-            self._words[self._said] = 0
+            self._words[_SAID] = 0
             return
         is_over = now - self._began_ns >= TURN_NS
         # One is awake at a time: another one only if that one has had its turn meanwhile.
-        if not self._has_woken or (is_over and self._words[self._bell] >> 32 != self._name):
+        if not self._has_woken or (is_over and self._words[_BELL] >> 32 != self._name):
             self._has_woken = True
             self._wake()
         if is_over:
@@ -181,16 +139,16 @@ class Turn:
 
     def _sleep(self, seconds: float) -> bool:
         """Say that we wait, and sleep until woken, for so long at most; return whether somebody woke us."""
-        self._words[self._said] = time.monotonic_ns() & ~_NAME | self._name
+        self._words[_SAID] = time.monotonic_ns() & ~_NAME | self._name
         if self._futex is None:
             time.sleep(seconds)
             return False
-        bell = ctypes.c_uint32(self._words[self._bell] & _BELL)
+        bell = ctypes.c_uint32(self._words[_BELL] & _FUTEX_WORD)
         until = _Timespec(0, int(seconds * 1e9))
         return bool(_syscall(_FUTEX, self._futex, _FUTEX_WAIT, bell, ctypes.byref(until), None, 0) == 0)
 
     def _wake(self) -> None:
-        self._words[self._bell] = self._name << 32 | (self._words[self._bell] + 1) & _BELL
+        self._words[_BELL] = self._name << 32 | (self._words[_BELL] + 1) & _FUTEX_WORD
         if self._futex is not None:
             _syscall(_FUTEX, self._futex, _FUTEX_WAKE, 1, None, None, 0)
 
@@ -203,20 +161,8 @@ _syscall = ctypes.CDLL(None).syscall
 _syscall.restype = ctypes.c_long
 
 
-def _futex_of(words: memoryview, index: int) -> ctypes.c_void_p | None:
-    """Return where sleepers sleep, good for as long as `words` is; None where there is no such call."""
+def _futex_of(word: memoryview) -> ctypes.c_void_p | None:
+    """Return where sleepers sleep, good for as long as the word is; None where there is no such call."""
     if _FUTEX is None or not sys.platform.startswith("linux") or sys.byteorder != "little":
         return None
-    start = ctypes.addressof(ctypes.c_char.from_buffer(words.obj))
-    return ctypes.c_void_p(start + index * words.itemsize)
-
-
-def _map(path: Path) -> memoryview:
-    size = SLOTS * _WORDS * 8
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        # Allocated, not only as long as that: a write to a hole on a full disk would end the process.
-        os.posix_fallocate(descriptor, 0, size)
-        return memoryview(mmap.mmap(descriptor, size)).cast("Q")
-    finally:
-        os.close(descriptor)
+    return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(word)))

@@ -61,6 +61,18 @@ class TenantStats(msgspec.Struct, frozen=True, kw_only=True):
     """How long it waited, all in all."""
     busy_longest: float = 0.0
     """Seconds of the longest of these waits."""
+    utilisation: float = 0.0
+    """Share of the last 10 s, the latest weighing most, in which some process of this host held the file's write
+    turn: 0 to 1. Kept in memory that all of them share; it forgets with the host's boot."""
+    utilisation_minute: float = 0.0
+    """The same of the last minute."""
+    headroom: float = 1.0
+    """What is left: 1 - utilisation. Work in between takes some, so that a file that is full is at 0.1 or so."""
+    operations_per_second: float = 0.0
+    """Calls that were committed, by any process of this host, over the last 10 s."""
+    capacity: float | None = None
+    """Calls a second at which the write turn would never be free: operations_per_second / utilisation. A lower
+    bound, since the file carries more of them when calls have to wait and are merged; None without any."""
     warnings: tuple[str, ...] = ()
     """What somebody should see to, one sentence each."""
     queues: tuple[QueueStats, ...] = ()

@@ -14,13 +14,15 @@ from types import TracebackType
 from typing import Self
 
 from tenantq import _schema, naming
+from tenantq._board import Board, new_slot
 from tenantq._checkpointer import Checkpointer, checkpoint
 from tenantq._doorbell import Doorbell, slot_of
 from tenantq._file import TenantFile
 from tenantq._filesystem import refuse_network_filesystem
 from tenantq._handle import Handle
+from tenantq._load import Load, name_of
 from tenantq._sqlite import Database, check_sqlite_version
-from tenantq._turns import Turns
+from tenantq._turns import Turn
 from tenantq.backoff import Backoff
 from tenantq.backup import open_to_read, restore_file
 from tenantq.clock import Clock, SystemClock
@@ -100,7 +102,7 @@ class Store:
         self._open_limit = config.open_limit()
         self._watches: tuple[Watch, ...] = ()
         self._doorbell = Doorbell(root)
-        self._turns = Turns(root)
+        self._board = Board(root)
         self._checkpointer = Checkpointer(self._checkpoint)
         self._waiting: dict[int, set[threading.Event]] = {}
         self._unlisten: Callable[[], None] | None = None
@@ -222,7 +224,7 @@ class Store:
             else:
                 self._forget(tenant_id, handle)
         self._doorbell.close()
-        self._turns.close()
+        self._board.close()
         if failures:
             raise failures[0]
 
@@ -379,13 +381,15 @@ class Store:
 
     def _open_file(self, tenant_id: str, path: Path) -> Handle:
         slot = slot_of(tenant_id)
+        place = self._board.slot(slot)
         database = Database(
             path,
             durability=self.config.durability,
             busy_timeout=self.config.busy_timeout,
             cache_kib=self.config.cache_kib(len(self._handles)),
             tenant=tenant_id,
-            turn=self._turns.of(slot),
+            turn=None if place is None else Turn(place),
+            load=Load(new_slot() if place is None else place, name_of(tenant_id), self.clock.monotonic),
         )
         try:
             meta = _schema.check_file(database, tenant_id)

@@ -11,6 +11,7 @@ from typing import Any
 from tenantq import _schema
 from tenantq._file import STEP, TenantFile
 from tenantq._leases import TenantLeases
+from tenantq._load import LoadStats
 from tenantq._operations import check_options, emit_operation, enqueue_operation
 from tenantq.arguments import DEFAULT_MAX_ATTEMPTS, check_limit
 from tenantq.backup import backup_file
@@ -194,7 +195,9 @@ class Tenant(TenantLeases):
             return TenantStats(tenant=self.id)
         now, boottime = self.clock.now_ns(), self.clock.boottime_ns()
         queues, outbox = self._read(lambda file: read_stats(file, now, boottime), default=((), 0))
-        pending = self._read_one(lambda file: file.database.wal_pages(), default=0)
+        pending, load = self._read_one(
+            lambda file: (file.database.wal_pages(), file.database.load.read()), default=(0, LoadStats())
+        )
         wal_bytes = size_of(self.path.with_name(self.path.name + "-wal"))
         ages = [queue.oldest_age for queue in queues if queue.oldest_age is not None]
         return TenantStats(
@@ -214,6 +217,11 @@ class Tenant(TenantLeases):
             busy_waits=handle.file.database.busy_waits,
             busy_seconds=handle.file.database.busy_seconds,
             busy_longest=handle.file.database.busy_longest,
+            utilisation=load.utilisation,
+            utilisation_minute=load.utilisation_minute,
+            headroom=1.0 - load.utilisation,
+            operations_per_second=load.operations_per_second,
+            capacity=load.capacity,
             warnings=warnings_of(wal_bytes=wal_bytes, pages_pending=pending),
             queues=queues,
         )

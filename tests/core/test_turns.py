@@ -9,7 +9,8 @@ import pytest
 
 import tenantq
 from tenantq import _turns
-from tenantq._turns import Turn, Turns
+from tenantq._board import FILE_NAME, Board
+from tenantq._turns import Turn
 from tests.children import Child
 
 HAMMER = """
@@ -93,9 +94,8 @@ def test_the_time_of_a_wait_is_the_time_that_passed(tmp_path: Path) -> None:
 @pytest.fixture
 def slot(tmp_path: Path) -> tuple[Turn, Turn]:
     """Two connections' places at one file."""
-    one, other = Turns(tmp_path).of(7), Turns(tmp_path).of(7)
-    assert one is not None
-    assert other is not None
+    places = [Board(tmp_path).slot(7) for _ in range(2)]
+    one, other = (Turn(place) for place in places if place is not None)
     return one, other
 
 
@@ -136,7 +136,7 @@ def test_nobody_makes_way_for_one_that_has_the_lock_or_is_gone(
 
 
 def test_processes_wait_at_random_where_they_cannot_tell_each_other(tmp_path: Path) -> None:
-    (tmp_path / _turns.FILE_NAME).mkdir()
+    (tmp_path / FILE_NAME).mkdir()
     with tenantq.open(tmp_path) as store:
         assert store.tenant("acme").enqueue("mail", 1) == 1
 
@@ -149,6 +149,6 @@ def test_a_closed_store_leaves_no_map_and_no_descriptor(tmp_path: Path) -> None:
 
     store = tenantq.open(tmp_path)
     store.tenant("acme").enqueue("mail", 1)
-    assert any(_turns.FILE_NAME in line for line in opened())
+    assert any(FILE_NAME in line for line in opened())
     store.close()
     assert opened() == []

@@ -14,6 +14,9 @@ from tenantq_tools.cli._progress import progress
 
 __all__ = ["stats"]
 
+LOAD = ("utilisation", "utilisation_minute", "headroom", "operations_per_second", "capacity")
+"""What is said of one tenant's file beside what it holds."""
+
 
 class Totals(msgspec.Struct, kw_only=True):
     """What all tenants hold together."""
@@ -51,6 +54,7 @@ def stats(ctx: click.Context, *, tenant: str | None, store_path: str, as_json: b
 
     ready: claimable now. scheduled: later. claimed: under a lease. dead: dead letters. outbox: events that
     Postgres is not known to have. oldest_age: seconds that the oldest ready message has been claimable.
+    headroom: how far the file is from having a writer at every moment, by all processes of this host.
 
     \b
     Examples:
@@ -68,11 +72,18 @@ def _print_tenant(store: Store, tenant_id: str, *, as_json: bool) -> None:
     found = store.tenant(tenant_id, create=False).stats()
     row = Overview.of(found)
     if as_json:
-        print_json({**msgspec.structs.asdict(row), "queues": found.queues, "warnings": found.warnings})
+        load = {name: getattr(found, name) for name in LOAD}
+        print_json({**msgspec.structs.asdict(row), **load, "queues": found.queues, "warnings": found.warnings})
         return
     _warn(found)
     print_header()
     print_row(row)
+    click.echo()
+    capacity = "" if found.capacity is None else f", capacity at least {found.capacity:,.0f}/s"
+    click.echo(
+        f"headroom {found.headroom:.0%}: utilisation {found.utilisation:.0%} now, "
+        f"{found.utilisation_minute:.0%} over a minute, {found.operations_per_second:,.0f} operations/s{capacity}"
+    )
     if found.queues:
         click.echo()
         print_table(
