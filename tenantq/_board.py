@@ -6,6 +6,7 @@ to be true or to last: no process waits for another one's word for long, and a s
 
 from __future__ import annotations
 
+import errno
 import logging
 import mmap
 import os
@@ -61,8 +62,9 @@ def _map(path: Path) -> memoryview:
     size = SLOTS * _SLOT_BYTES
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        # Allocated, not only as long as that: a write to a hole on a full disk would end the process.
-        os.posix_fallocate(descriptor, 0, size)
+        # Written, not only as long as that: a write to a hole on a full disk would end the process.
+        if os.fstat(descriptor).st_size < size and os.pwrite(descriptor, bytes(size), 0) < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         return memoryview(mmap.mmap(descriptor, size))
     finally:
         os.close(descriptor)

@@ -29,6 +29,9 @@ WRITE_INTERVAL = 0.1
 MIN_SPAN = 1.0
 """Seconds that the averages are taken over at least: a first call is no full load."""
 
+MOST = 1e12
+"""No sum comes near it: what is higher, or no number, is none of ours."""
+
 _OWNER, _UPDATED, _SINCE, _BUSY, _BUSY_MINUTE, _OPERATIONS = range(6)
 _FIRST_WORD = 2
 
@@ -50,18 +53,16 @@ class Load:
         self._name = name
         self._monotonic = monotonic
         self._began = 0.0
-        self._first = self._last = 0.0
+        self._first = self._last = self._write_at = 0.0
         self._busy = 0.0
         self._operations = 0
 
     def begin(self) -> None:
         """Say that this connection has the write turn."""
         now = self._began = self._monotonic()
-        if not self._busy and not self._operations:
-            self._first = now
-        elif now - self._first >= WRITE_INTERVAL:
+        if now >= self._write_at:
             self.write()
-            self._first = now
+            self._first, self._write_at = now, now + WRITE_INTERVAL
 
     def end(self, operations: int) -> float:
         """Say that its transaction has ended, and how many calls it carried; return the time."""
@@ -103,7 +104,8 @@ class Load:
         cells = self._cells
         updated, since = cells[_UPDATED], cells[_SINCE]
         kept = [cells[_BUSY], cells[_BUSY_MINUTE], cells[_OPERATIONS]]
-        if cells[_OWNER] != self._name or updated > self._monotonic():  # another tenant's, or of another boot
+        is_ours = cells[_OWNER] == self._name and 0 <= updated <= self._monotonic()
+        if not is_ours or not all(0 <= value < MOST for value in kept):  # another tenant's, or another boot's
             updated, since, kept = now, self._first if self._last else now, [0.0, 0.0, 0.0]
         now = max(now, updated)
         ages = (now - updated, now - self._last)

@@ -83,7 +83,7 @@ class Turn:
             self._tries_as_next -= 1
             self._sleep(random_wait(NEXT_SECONDS, at_most))
             return
-        is_new = tries < FIRST_TRIES and not self._is_in_line
+        is_new = self._futex is None or (tries < FIRST_TRIES and not self._is_in_line)
         if self._sleep(random_wait(TRY_SECONDS if is_new else SLEEP_SECONDS, at_most)):
             self._tries_as_next = NEXT_TRIES
 
@@ -121,7 +121,7 @@ class Turn:
         if not said or said & _NAME == self._name:
             return
         now = time.monotonic_ns()
-        if now - said > STALE_NS:
+        if abs(now - said) > STALE_NS:  # what is of another boot may lie in the future
             self._words[_SAID] = 0
             return
         is_over = now - self._began_ns >= TURN_NS
@@ -144,7 +144,7 @@ class Turn:
             time.sleep(seconds)
             return False
         bell = ctypes.c_uint32(self._words[_BELL] & _FUTEX_WORD)
-        until = _Timespec(0, int(seconds * 1e9))
+        until = _Timespec(int(seconds), int(seconds % 1 * 1e9))
         return bool(_syscall(_FUTEX, self._futex, _FUTEX_WAIT, bell, ctypes.byref(until), None, 0) == 0)
 
     def _wake(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,16 @@ def test_what_another_boot_left_is_forgotten(place: memoryview, clock: ManualClo
     one_second(one, clock)
     one.leave()
     assert Load(place, 1.0, ManualClock().monotonic).read() == LoadStats()
+
+
+def test_what_nobody_of_ours_wrote_is_no_load(place: memoryview, clock: ManualClock) -> None:
+    load = Load(place, math.nan, clock.monotonic)
+    for junk in (b"\xff", b"\x7f", b"\x40", b"\xc0"):
+        place[:] = junk * len(place)
+        assert load.read() == LoadStats()
+    for value in (math.nan, math.inf, -1.0):
+        place[16:] = struct.pack("=6d", 1.0, 0.0, 0.0, value, 1.0, 1.0)
+        assert Load(place, 1.0, clock.monotonic).read() == LoadStats()
 
 
 def test_a_process_without_a_board_knows_its_own_load(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -135,6 +138,31 @@ def test_nobody_makes_way_for_one_that_has_the_lock_or_is_gone(
     assert not one.is_over
 
 
+def test_nobody_makes_way_for_one_that_waited_before_a_boot(tmp_path: Path) -> None:
+    place = Board(tmp_path).slot(7)
+    assert place is not None
+    place.cast("Q")[0] = time.monotonic_ns() + 3600 * 10**9
+    one = Turn(place)
+    one.end()
+    assert not one.is_over
+
+
+def test_one_that_is_woken_comes_before_its_sleep_is_over(
+    slot: tuple[Turn, Turn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = slot
+    if one._futex is None:
+        pytest.skip("this system wakes nobody")
+    hour = 3600.0
+    monkeypatch.setattr(_turns, "SLEEP_SECONDS", (hour, hour))
+    sleeper = threading.Thread(target=lambda: other.wait(_turns.FIRST_TRIES, hour))
+    sleeper.start()
+    while sleeper.is_alive():
+        one.take()
+        one.end()
+        sleeper.join(0.001)
+
+
 def test_processes_wait_at_random_where_they_cannot_tell_each_other(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).mkdir()
     with tenantq.open(tmp_path) as store:
@@ -150,5 +178,8 @@ def test_a_closed_store_leaves_no_map_and_no_descriptor(tmp_path: Path) -> None:
     store = tenantq.open(tmp_path)
     store.tenant("acme").enqueue("mail", 1)
     assert any(FILE_NAME in line for line in opened())
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    mine = [link for link in links if str(link.readlink()).endswith(FILE_NAME)]
+    assert not any(os.get_inheritable(int(link.name)) for link in mine)
     store.close()
     assert opened() == []
