@@ -24,6 +24,7 @@ ORDER = (
     "latency",
     "cliff",
     "contention",
+    "fair",
     "batch",
     "shards",
     "durability",

@@ -237,6 +237,7 @@ class Handle:
         if not waiting.has_turn:
             return waiting.outcome()
         try:
+            self.file.database.make_way()  # now: those who come meanwhile are taken along
             self._lead([waiting, *self._line.take_along(MERGE - 1)])
         finally:
             self._line.hand_over()
@@ -289,6 +290,7 @@ class Handle:
                     break
                 batch += more
                 self._run_each(more)
+            file.database.operations = len(batch)
             file.commit()
         except Exception as exc:
             return self._commit_otherwise(batch, exc, is_apart=is_apart)

@@ -15,13 +15,17 @@ from types import TracebackType
 from typing import Self
 
 from tenantq import _schema, naming
+from tenantq._board import Board, new_slot
+from tenantq._checkpointer import Checkpointer, checkpoint
 from tenantq._doorbell import Doorbell, slot_of
 from tenantq._file import TenantFile
 from tenantq._filesystem import refuse_network_filesystem
 from tenantq._handle import Handle
 from tenantq._listeners import Listeners
+from tenantq._load import Load, name_of
 from tenantq._producers import Rooms
 from tenantq._sqlite import Database, check_sqlite_version
+from tenantq._turns import Turn
 from tenantq.backoff import Backoff
 from tenantq.backup import open_to_read, restore_file
 from tenantq.clock import Clock, SystemClock
@@ -109,6 +113,8 @@ class Store:
         self._watches: tuple[Watch, ...] = ()
         self._doorbell = Doorbell(root)
         self._room_bell = Doorbell(root, ROOM_BELL)
+        self._board = Board(root)
+        self._checkpointer = Checkpointer(self._checkpoint)
         self._start_listening()
         self._memory: MemoryQueue | None = None
         self.is_closed = False
@@ -219,6 +225,7 @@ class Store:
             handles = list(self._handles.items())
         for watch in self._watches:
             watch.close()
+        self._checkpointer.close()
         failures: list[TenantqError] = []
         for tenant_id, handle in handles:
             try:
@@ -229,6 +236,7 @@ class Store:
                 self._forget(tenant_id, handle)
         self._doorbell.close()
         self._room_bell.close()
+        self._board.close()
         if failures:
             raise failures[0]
 
@@ -365,12 +373,16 @@ class Store:
                 self._opening -= 1
 
     def _open_file(self, tenant_id: str, path: Path) -> Handle:
+        slot = slot_of(tenant_id)
+        place = self._board.slot(slot)
         database = Database(
             path,
             durability=self.config.durability,
             busy_timeout=self.config.busy_timeout,
             cache_kib=self.config.cache_kib(len(self._handles)),
             tenant=tenant_id,
+            turn=None if place is None else Turn(place),
+            load=Load(new_slot() if place is None else place, name_of(tenant_id), self.clock.monotonic),
         )
         try:
             meta = _schema.check_file(database, tenant_id)
@@ -385,8 +397,15 @@ class Store:
         except BaseException:
             database.close()
             raise
-        slot = slot_of(tenant_id)
+        database.on_long_wal = partial(self._checkpointer.request, tenant_id)
         return Handle(file, path, partial(self._doorbell.ring, slot))
+
+    def _checkpoint(self, tenant_id: str) -> None:
+        # Behind the gate: the file is neither closed, replaced nor forked away meanwhile.
+        with self._gate(tenant_id):
+            handle = self._handles.get(tenant_id)
+            if handle is not None and not handle.is_closed:
+                checkpoint(handle)
 
     def _make_room(self) -> None:
         # Second chance: what was used since the last round stays once more; what is in use stays anyway.
@@ -458,6 +477,7 @@ class Store:
         self._watches = ()
         self._doorbell.after_fork()
         self._room_bell.after_fork()
+        self._checkpointer.after_fork()
         self._start_listening()
         self._memory = None
         self._make_locks()

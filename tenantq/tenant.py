@@ -12,6 +12,7 @@ from typing import Any
 from tenantq import _schema
 from tenantq._file import STEP, TenantFile
 from tenantq._leases import TenantLeases
+from tenantq._load import LoadStats
 from tenantq._operations import check_options, emit_operation, enqueue_operation
 from tenantq._producers import TenantProducers
 from tenantq.arguments import DEFAULT_MAX_ATTEMPTS, check_limit, check_seconds
@@ -21,7 +22,7 @@ from tenantq.message import Message
 from tenantq.naming import check_name
 from tenantq.outbox import Outbox
 from tenantq.router import Layer, declaration_of
-from tenantq.stats import TenantStats, read_stats, size_of
+from tenantq.stats import TenantStats, is_blocked, read_stats, size_of, warnings_of
 from tenantq.transaction import Transaction
 
 __all__ = ["Tenant"]
@@ -207,6 +208,10 @@ class Tenant(TenantLeases, TenantProducers):
             return TenantStats(tenant=self.id)
         now, boottime = self.clock.now_ns(), self.clock.boottime_ns()
         queues, max_depth, outbox = self._read(lambda file: read_stats(file, now, boottime), default=((), None, 0))
+        pending, load = self._read_one(
+            lambda file: (file.database.wal_pages(), file.database.load.read()), default=(0, LoadStats())
+        )
+        wal_bytes = size_of(self.path.with_name(self.path.name + "-wal"))
         ages = [queue.oldest_age for queue in queues if queue.oldest_age is not None]
         return TenantStats(
             tenant=self.id,
@@ -218,11 +223,20 @@ class Tenant(TenantLeases, TenantProducers):
             oldest_age=max(ages, default=None),
             max_depth=max_depth,
             file_bytes=size_of(self.path),
-            wal_bytes=size_of(self.path.with_name(self.path.name + "-wal")),
+            wal_bytes=wal_bytes,
+            wal_pages_pending=pending,
+            is_checkpoint_blocked=is_blocked(pending),
             commits=handle.file.commits,
             operations=handle.operations,
             busy_waits=handle.file.database.busy_waits,
             busy_seconds=handle.file.database.busy_seconds,
+            busy_longest=handle.file.database.busy_longest,
+            utilisation=load.utilisation,
+            utilisation_minute=load.utilisation_minute,
+            headroom=1.0 - load.utilisation,
+            operations_per_second=load.operations_per_second,
+            capacity=load.capacity,
+            warnings=warnings_of(wal_bytes=wal_bytes, pages_pending=pending),
             queues=queues,
         )
 

@@ -63,6 +63,19 @@ def test_a_tenant_that_is_not_there_is_an_error_and_is_not_made(
     assert tq("tenants").stdout == "globex\n"
 
 
+def test_stats_warn_of_a_wal_that_no_checkpoint_can_shorten(
+    tq: StoreCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tenantq.stats, "BLOCKED_PAGES", 1)
+    with tenantq.open(tq.path) as store:
+        store.tenant("acme").enqueue("jobs", 1)
+        for arguments in (("stats",), ("stats", "acme")):
+            assert "tenantq: warning: acme: a reader keeps " in tq(*arguments).stderr
+        (warning,) = tq.json("stats", "acme")["warnings"]
+    assert "from being checkpointed" in warning
+    assert tq.json("stats", "acme")["warnings"] == []
+
+
 @pytest.mark.parametrize("arguments", [("stats", "a\nb"), ("peek", "a\nb", "jobs"), ("delete", "", "--yes")])
 def test_what_is_no_id_is_wrong_usage(tq: StoreCommand, arguments: tuple[str, ...]) -> None:
     tq.path.mkdir()
