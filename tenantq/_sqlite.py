@@ -143,7 +143,7 @@ class Database:
                 raise self._translated(exc) from exc
             raise
         _open_databases.add(self)
-        self._execute = self._connection.execute
+        self._execute = self._connection.cursor().execute  # one for all: each result is fetched before the next
         self.version = self._connection.data_version
         """Return a number that every change of the file moves on, those of this connection too. It is up to date
         inside of a write transaction; elsewhere it is what this connection last saw."""
