@@ -21,6 +21,7 @@ queues with the verbs that a tenant has.
 What is promised and how it is kept: docs/bridge.md. Needs the extra `bridge`.
 """
 
+from tenantq_bridge.deliverer import Deliverer
 from tenantq_bridge.delivery import SharedMessage
 from tenantq_bridge.errors import (
     MissingRights,
@@ -38,12 +39,14 @@ from tenantq_bridge.errors import (
 )
 from tenantq_bridge.forwarder import Forwarder
 from tenantq_bridge.maintenance import Maintenance
+from tenantq_bridge.outgoing import TenantOwner
 from tenantq_bridge.queue import PostgresQueue
 from tenantq_bridge.states import ForwardingState
 from tenantq_bridge.stats import SharedStats
 from tenantq_bridge.subscriptions import Subscription
 
 __all__ = [
+    "Deliverer",
     "Forwarder",
     "ForwardingState",
     "Maintenance",
@@ -61,6 +64,7 @@ __all__ = [
     "SharedMessage",
     "SharedStats",
     "Subscription",
+    "TenantOwner",
     "TenantQuarantined",
     "UnsupportedPostgres",
 ]
