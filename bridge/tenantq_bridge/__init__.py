@@ -25,6 +25,7 @@ from tenantq_bridge.deliverer import Deliverer
 from tenantq_bridge.delivery import SharedMessage
 from tenantq_bridge.errors import (
     MissingRights,
+    PgmqMissing,
     PostgresBusy,
     PostgresError,
     PostgresReadOnly,
@@ -40,10 +41,12 @@ from tenantq_bridge.errors import (
 from tenantq_bridge.forwarder import Forwarder
 from tenantq_bridge.maintenance import Maintenance
 from tenantq_bridge.outgoing import TenantOwner
+from tenantq_bridge.pgmq import PgmqTarget
 from tenantq_bridge.queue import PostgresQueue
 from tenantq_bridge.states import ForwardingState
 from tenantq_bridge.stats import SharedStats
 from tenantq_bridge.subscriptions import Subscription
+from tenantq_bridge.target import Target
 
 __all__ = [
     "Deliverer",
@@ -51,6 +54,8 @@ __all__ = [
     "ForwardingState",
     "Maintenance",
     "MissingRights",
+    "PgmqMissing",
+    "PgmqTarget",
     "PostgresBusy",
     "PostgresError",
     "PostgresQueue",
@@ -64,6 +69,7 @@ __all__ = [
     "SharedMessage",
     "SharedStats",
     "Subscription",
+    "Target",
     "TenantOwner",
     "TenantQuarantined",
     "UnsupportedPostgres",

@@ -23,13 +23,14 @@ from tenantq.message import Message
 from tenantq.naming import check_name, check_tenant_id
 from tenantq.payload import encode_payload
 from tenantq_bridge._bell import Bell
-from tenantq_bridge._postgres import Database
+from tenantq_bridge._postgres import Database, Session
 from tenantq_bridge.delivery import message_of_row
 from tenantq_bridge.leases import QueueLeases
 from tenantq_bridge.outgoing import Outgoing, TenantOwner
 from tenantq_bridge.schema import Schema
 from tenantq_bridge.stats import SharedStats, stats_of_rows
 from tenantq_bridge.subscriptions import Subscription, Subscriptions
+from tenantq_bridge.target import Forwarded
 
 __all__ = ["PostgresQueue"]
 
@@ -76,6 +77,7 @@ class PostgresQueue(QueueLeases):
         self.schema = Schema(self.database)
         super().__init__(self.database, self.schema, Bell(self.database, listen=listen), backoff or Backoff())
         self._queues_sql = self.database.statements("queues.sql")
+        self._forward_sql = self.database.statements("forwarding.sql")["forward_events"]
         self._subscriptions = Subscriptions(self.database, self.schema)
         self.outgoing = Outgoing(self.database, self.schema, self._bell)
         """What waits for tenants' own files, for a deliverer."""
@@ -293,6 +295,10 @@ class PostgresQueue(QueueLeases):
     def ring(self, queue: str) -> None:
         """Wake claims that wait for a queue, on every host, after a commit that brought it something."""
         self._bell.ring(queue)
+
+    def forward(self, session: Session, params: Mapping[str, Any]) -> Forwarded:
+        """Insert staged events for every matching subscription, for a forwarder; see Target."""
+        return Forwarded(*session.run(self._forward_sql, params)[0])
 
     def close(self) -> None:
         """End the threads and connections; what is claimed stays claimed until its lease ends."""
