@@ -12,6 +12,7 @@ import pytest
 
 import tenantq
 from tenantq_bridge import PostgresQueue
+from tests.bridge.test_pgmq import pgmq_sql
 from tests.postgres import PostgresServer
 from tests.tools.command import StoreCommand, run, spawn
 
@@ -129,6 +130,25 @@ def test_a_message_is_sent_down_to_a_tenant_and_shown_until_it_is_there(shared: 
     assert shared.bridge("status")["outgoing"] == []
     owner = shared.bridge("owners", "--host", "db-1")
     assert (owner["tenant"], owner["host"], owner["waiting"], owner["failure"]) == ("acme", "db-1", 0, None)
+
+
+@pytest.mark.postgres
+def test_events_go_to_the_queues_of_pgmq_that_the_options_name(
+    shared: BridgeCommand, postgres_server: PostgresServer
+) -> None:
+    database = str(psycopg.conninfo.conninfo_to_dict(shared.dsn)["dbname"])
+    shared.emit("acme", "billing.paid", 1)
+    env = {"TENANTQ_POSTGRES": shared.dsn}
+    missing = shared("bridge", "run", "--once", "--pgmq", "audit", env=env, status=4)
+    assert "no pgmq" in missing.stderr
+    postgres_server.execute(pgmq_sql(), database)
+    for queue in (b"audit", b"invoices"):
+        postgres_server.execute(b"SELECT pgmq.create('" + queue + b"')", database)
+    shared.bridge("run", "--once", "--pgmq", "audit", "--pgmq", "billing.*=invoices")
+    for queue in (b"audit", b"invoices"):
+        assert postgres_server.execute(b"SELECT message FROM pgmq.q_" + queue, database) == [(1,)]
+    twice = shared("bridge", "run", "--pgmq", "a", "--pgmq", "b", env=env, status=2)
+    assert "given twice" in twice.stderr
 
 
 @pytest.mark.postgres

@@ -103,6 +103,14 @@ def unsubscribe(*, queue: str, pattern: str, dsn: str, as_json: bool) -> None:
 @bridge.command()
 @click.option("--once", is_flag=True, help="Forward and deliver what waits now, and end.")
 @click.option("--host", metavar="NAME", help="What this host owns tenants as.  [default: the machine's host name]")
+@click.option(
+    "--pgmq",
+    "routes",
+    metavar="[PATTERN=]QUEUE",
+    multiple=True,
+    callback=lambda _ctx, _parameter, given: _routes(given),
+    help="Send the events whose topics match, or all, to a queue of pgmq in the same Postgres too.",
+)
 @with_log_level
 @with_store()
 @with_postgres()
@@ -113,6 +121,7 @@ def run(
     *,
     once: bool,
     host: str | None,
+    routes: dict[str, str],
     log_level: str,
     store_path: str,
     dsn: str,
@@ -131,12 +140,14 @@ def run(
     Examples:
       tenantq bridge run
       tenantq bridge run --once --json
+      tenantq bridge run --pgmq 'billing.*=invoices' --pgmq '*=audit'
     """
-    from tenantq_bridge import Deliverer, Forwarder  # noqa: PLC0415 - an extra
+    from tenantq_bridge import Deliverer, Forwarder, PgmqTarget  # noqa: PLC0415 - an extra
 
     show_log(log_level)
     with open_store(store_path) as store, connect(dsn) as queue:
-        forwarder, deliverer = Forwarder(store, queue), Deliverer(store, queue, host=host)
+        forwarder = Forwarder(store, PgmqTarget(queue, routes) if routes else queue)
+        deliverer = Deliverer(store, queue, host=host)
         if once:
             for what, service in (("forwarding", forwarder), ("delivering", deliverer)):
                 with progress(what) as advance:
@@ -251,6 +262,18 @@ def readmit(
         click.echo(f"{printable(tenant)}: {'readmitted' if was_held else 'it was not held back'}")
     if not was_held:
         ctx.exit(PROBLEM)
+
+
+def _routes(given: Sequence[str]) -> dict[str, str]:
+    """Return what `--pgmq` says: the queue of each pattern."""
+    routes: dict[str, str] = {}
+    for text in given:
+        pattern, is_given, queue = text.rpartition("=")
+        pattern = pattern if is_given else "*"
+        if pattern in routes:
+            raise click.BadParameter(f"the pattern {pattern!r} is given twice")
+        routes[pattern] = queue
+    return routes
 
 
 def _print_outgoing(outgoing: Sequence[TenantOwner]) -> None:
