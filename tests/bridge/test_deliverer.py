@@ -320,6 +320,41 @@ def test_a_move_waits_for_the_delivery_in_flight(
     assert waiting(postgres_queue) == {}
 
 
+def test_a_tenant_that_is_moved_again_and_again_while_all_run_gets_each_message_once(
+    tmp_path: Path, deliverer_of: Make, postgres_queue: PostgresQueue
+) -> None:
+    sending = threading.Event()
+
+    def send() -> None:
+        for number in range(300):
+            postgres_queue.send_to_tenant("acme", "q", number)
+        sending.set()
+
+    with tenantq.open(tmp_path / "a") as a, tenantq.open(tmp_path / "b") as b:
+        make_tenants(a, "acme")
+        stores = {"a": a, "b": b}
+        running = [
+            deliverer_of(store, host=host, tenant_rows=3, interval=0.01).start() for host, store in stores.items()
+        ]
+        thread = threading.Thread(target=send)
+        thread.start()
+        here, there = "a", "b"
+        moves = 0
+        while not sending.is_set() or moves < 4:
+            postgres_queue.assign("acme", there)
+            copy = stores[here].tenant("acme").backup(tmp_path / "moving.db")
+            stores[there].restore("acme", copy)
+            stores[here].delete("acme")
+            here, there = there, here
+            moves += 1
+        thread.join(60)
+        for deliverer in running:
+            deliverer.stop()
+        drain(deliverer_of(stores[here], host=here))
+        assert payloads(stores[here]) == list(range(300))
+        assert "acme" not in stores[there]
+
+
 def test_a_missing_file_is_reported_and_its_messages_wait_until_it_is_there(
     store: tenantq.Store, deliverer_of: Make, postgres_queue: PostgresQueue
 ) -> None:
@@ -456,6 +491,22 @@ def test_a_running_deliverer_is_woken_and_meets_new_tenants(
         postgres_queue.send_to_tenant("acme", "q", "now")
         assert [message.payload for message in store.tenant("acme").claim("q", wait=30.0)] == ["now"]
     assert deliverer.failures == 0
+
+
+def test_the_owners_host_is_told_by_a_notification(
+    migrated_dsn: str, store: tenantq.Store, deliverer_of: Make, postgres_queue: PostgresQueue
+) -> None:
+    make_tenants(store, "acme")
+    drain(deliverer_of(store, host="A host"))
+    with PostgresQueue(migrated_dsn) as elsewhere, elsewhere.outgoing.waiter("A host") as rung:
+        deadline = time.monotonic() + 30
+        while not elsewhere._bell.is_listening:
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.01)
+        rung.wait(5.0)  # once listening, it wakes whoever waits
+        rung.clear()
+        postgres_queue.send_to_tenant("acme", "q", 1)
+        assert rung.wait(30)
 
 
 def test_an_outage_is_waited_out(tmp_path: Path, request: pytest.FixtureRequest, store: tenantq.Store) -> None:
