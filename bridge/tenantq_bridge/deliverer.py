@@ -255,6 +255,7 @@ class Deliverer(Service):
         with self._sparing_others(tenant):
             receipt = self.store.tenant(tenant, create=False).inbox.receive(messages)
             self._failpoint("received")
+            self.foreign.pop(tenant, None)  # it may have been assigned to this host since
             if receipt.refusal is not None:
                 self._fail(tenant, receipt.refusal)
             else:

@@ -285,6 +285,7 @@ def test_a_moved_tenants_messages_go_to_its_new_host(
         there.restore("acme", store.tenant("acme").backup(tmp_path / "copy.db"))
         assert drain(new) == 1
         assert payloads(there) == [1, 2]
+        assert postgres_queue.owners("a") == []
         new.stop()
     assert payloads(store) == [1]
 

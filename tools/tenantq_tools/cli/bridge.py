@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from tenantq import Store, TenantqError
-from tenantq_tools.cli._down import assign, forget, owners, send
 from tenantq_tools.cli._failures import PROBLEM, report
 from tenantq_tools.cli._logs import show_log, with_log_level
 from tenantq_tools.cli._options import connect, open_store, with_json, with_postgres, with_store
@@ -18,6 +17,7 @@ from tenantq_tools.cli._output import note, print_json, print_table, printable
 from tenantq_tools.cli._overview import tenants_and_strays
 from tenantq_tools.cli._progress import progress
 from tenantq_tools.cli._signals import on_signals
+from tenantq_tools.cli.owners import assign, forget, owners, send
 
 if TYPE_CHECKING:
     from tenantq_bridge import Deliverer, Forwarder, PostgresQueue, TenantOwner

@@ -1,4 +1,4 @@
-"""The commands of `tenantq bridge` for the way down: who owns which tenant, and what is sent to one."""
+"""`tenantq bridge send`, `owners`, `assign`, `forget`: what is sent down to tenants, and whose they are."""
 
 from __future__ import annotations
 
