@@ -18,6 +18,7 @@ from tenantq._producers import TenantProducers
 from tenantq.arguments import DEFAULT_MAX_ATTEMPTS, check_limit, check_seconds
 from tenantq.backup import backup_file
 from tenantq.errors import InvalidArgument, TenantFileError, UnknownTenant
+from tenantq.inbox import Inbox
 from tenantq.message import Message
 from tenantq.naming import check_name
 from tenantq.outbox import Outbox
@@ -351,6 +352,11 @@ class Tenant(TenantLeases, TenantProducers):
     def outbox(self) -> Outbox:
         """The events that are on their way to the shared layer, for a forwarder."""
         return Outbox(self.id, self.clock, read=self._read, write=self._write)
+
+    @property
+    def inbox(self) -> Inbox:
+        """What the shared layer sent to the tenant, for a deliverer."""
+        return Inbox(self.id, self.clock, read=self._read, write=self._write)
 
     def __repr__(self) -> str:
         return f"Tenant({self.id!r})"

@@ -22,10 +22,12 @@ What is promised and how it is kept: docs/bridge.md. Needs the extra `bridge`.
 """
 
 from tenantq_bridge.autovacuum import AutovacuumSettings, TableAutovacuum
+from tenantq_bridge.deliverer import Deliverer
 from tenantq_bridge.delivery import SharedMessage
 from tenantq_bridge.diagnosis import Finding, Health, HealthVerdict
 from tenantq_bridge.errors import (
     MissingRights,
+    PgmqMissing,
     PostgresBusy,
     PostgresError,
     PostgresReadOnly,
@@ -43,14 +45,18 @@ from tenantq_bridge.forwarder import Forwarder
 from tenantq_bridge.health import read_health, take_sample
 from tenantq_bridge.horizon import HolderKind, SnapshotHolder
 from tenantq_bridge.maintenance import Maintenance
+from tenantq_bridge.outgoing import TenantOwner
+from tenantq_bridge.pgmq import PgmqTarget
 from tenantq_bridge.queue import PostgresQueue
 from tenantq_bridge.series import Growth, HeapHealth, IndexHealth
 from tenantq_bridge.states import ForwardingState
 from tenantq_bridge.stats import SharedStats
 from tenantq_bridge.subscriptions import Subscription
+from tenantq_bridge.target import Target
 
 __all__ = [
     "AutovacuumSettings",
+    "Deliverer",
     "Finding",
     "Forwarder",
     "ForwardingState",
@@ -62,6 +68,8 @@ __all__ = [
     "IndexHealth",
     "Maintenance",
     "MissingRights",
+    "PgmqMissing",
+    "PgmqTarget",
     "PostgresBusy",
     "PostgresError",
     "PostgresQueue",
@@ -78,6 +86,8 @@ __all__ = [
     "SnapshotHolder",
     "Subscription",
     "TableAutovacuum",
+    "Target",
+    "TenantOwner",
     "TenantQuarantined",
     "UnsupportedPostgres",
     "read_health",

@@ -94,6 +94,11 @@ class Session:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the server has not ended the session, as far as its socket tells; costs no round trip."""
+        return _alive(self._connection)
+
     def run(self, statement: bytes, params: Mapping[str, Any] | None = None) -> list[Row]:
         """Run a statement and return its rows, if it has any."""
         cursor = self._connection.execute(statement, params)

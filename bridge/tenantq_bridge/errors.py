@@ -6,6 +6,7 @@ from tenantq.errors import TenantqError
 
 __all__ = [
     "MissingRights",
+    "PgmqMissing",
     "PostgresBusy",
     "PostgresError",
     "PostgresReadOnly",
@@ -88,6 +89,12 @@ class MissingRights(PostgresError):
     """The role may not do this in the database."""
 
     default_hint = "migrate as the schema's owner, and grant the role its schema, tables, sequences and functions"
+
+
+class PgmqMissing(PostgresError):
+    """There is no pgmq 1.5 or newer in this database."""
+
+    default_hint = "run CREATE EXTENSION pgmq in the database that the queue's tables are in; the events wait"
 
 
 class SchemaMissing(PostgresError):

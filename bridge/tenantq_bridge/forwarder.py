@@ -30,9 +30,9 @@ from tenantq.outbox import Outbox, OutboxPosition
 from tenantq.service import Service
 from tenantq_bridge.errors import PostgresRefused, PostgresUnavailable, TenantQuarantined
 from tenantq_bridge.parcel import OtherHistory, Parcel, pack
-from tenantq_bridge.queue import PostgresQueue
 from tenantq_bridge.shipment import ship
 from tenantq_bridge.states import ForwardingState, ForwardingStates
+from tenantq_bridge.target import Target
 
 __all__ = ["Forwarder"]
 
@@ -69,6 +69,8 @@ class Forwarder(Service):
     More than one may run on a store: one is enough, another is a spare. An event goes to every queue with a
     matching subscription at that moment; one that nobody has subscribed to is passed over, for good.
 
+    queue: a PostgresQueue, or a PgmqTarget for the queues of a pgmq.
+
     batch_rows, batch_bytes, tenant_rows: what one transaction carries, and one tenant's part of it.
     keep: seconds that files keep what was forwarded.
     failpoint: called with "staged" (before the commit in Postgres), "committed" and "marked", for tests.
@@ -79,7 +81,7 @@ class Forwarder(Service):
     def __init__(
         self,
         store: Store,
-        queue: PostgresQueue,
+        queue: Target,
         *,
         batch_rows: int = DEFAULT_BATCH_ROWS,
         batch_bytes: int = DEFAULT_BATCH_BYTES,
@@ -273,7 +275,7 @@ class Forwarder(Service):
         if not parcels:
             return 0
         try:
-            shipment = ship(self._database, self._sql, parcels, before_commit=lambda: self._failpoint("staged"))
+            shipment = ship(self.queue, self._sql, parcels, before_commit=lambda: self._failpoint("staged"))
         except PostgresRefused as exc:
             if len(parcels) == 1:
                 self._fail(parcels[0].state.tenant, exc)

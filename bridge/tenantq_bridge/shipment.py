@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from tenantq.clock import to_datetime
-from tenantq_bridge._postgres import Database
 from tenantq_bridge.parcel import Parcel
+from tenantq_bridge.target import Target
 
 __all__ = ["Shipment", "ship"]
 
@@ -43,7 +43,7 @@ class Shipment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ship(
-    database: Database,
+    target: Target,
     statements: dict[str, bytes],
     parcels: Sequence[Parcel],
     *,
@@ -64,10 +64,10 @@ def ship(
         "last_event_ids": [parcel.last_event_id for parcel in parcels],
         "deduped": [parcel.state.tenant for parcel in parcels if parcel.is_deduped],
     }
-    with database.transaction() as session:
+    with target.database.transaction() as session:
         session.run(statements["create_staging"])
         session.copy(statements["copy_staging"], _TYPES, _rows(parcels))
-        moved, forwarded, queues = session.run(statements["forward_events"], params)[0]
+        moved, forwarded, queues = target.forward(session, params)
         before_commit()
     return Shipment(moved=frozenset(moved), forwarded=forwarded, queues=queues)
 

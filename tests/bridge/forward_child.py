@@ -7,11 +7,14 @@ import signal
 import sys
 
 import tenantq
-from tenantq_bridge import Forwarder, PostgresQueue
+from tenantq_bridge import Forwarder, PgmqTarget, PostgresQueue
 
 
-def main(root: str, dsn: str, point: str, rounds: int) -> None:
-    """Forward until there is nothing left, or die at the point when it is reached for the given time."""
+def main(root: str, dsn: str, point: str, rounds: int, pgmq: str | None = None) -> None:
+    """Forward until there is nothing left, or die at the point when it is reached for the given time.
+
+    pgmq: a queue of pgmq that the events go to.
+    """
     reached = 0
 
     def failpoint(step: str) -> None:
@@ -22,10 +25,11 @@ def main(root: str, dsn: str, point: str, rounds: int) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     with tenantq.open(root) as store, PostgresQueue(dsn) as queue:
-        forwarder = Forwarder(store, queue, batch_rows=7, tenant_rows=3, failpoint=failpoint)
+        target = queue if pgmq is None else PgmqTarget(queue, pgmq)
+        forwarder = Forwarder(store, target, batch_rows=7, tenant_rows=3, failpoint=failpoint)
         while forwarder.run_once():
             pass
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), *sys.argv[5:])

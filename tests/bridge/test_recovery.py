@@ -86,9 +86,9 @@ def copy_back(root: Path, source: Path) -> None:
     shutil.copy(source, path_of(root))
 
 
-def run_child(root: Path, dsn: str, point: str, rounds: int) -> int:
+def run_child(root: Path, dsn: str, point: str, rounds: int, *pgmq: str) -> int:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "bridge")])}
-    command = [sys.executable, "-m", "tests.bridge.forward_child", str(root), dsn, point, str(rounds)]
+    command = [sys.executable, "-m", "tests.bridge.forward_child", str(root), dsn, point, str(rounds), *pgmq]
     return subprocess.run(command, cwd=ROOT, env=environment, check=False, timeout=60).returncode
 
 

@@ -115,6 +115,21 @@ def test_every_table_has_the_documents_autovacuum_settings_days_of_seen_too(
         assert int(settings["autovacuum_vacuum_threshold"]) <= 1_000, table
 
 
+def test_an_older_schema_is_brought_up_and_keeps_what_is_in_it(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with PostgresQueue(postgres_dsn) as queue, monkeypatch.context() as patched:
+        patched.setattr("tenantq_bridge.schema.SCHEMA_VERSION", 1)
+        queue.migrate()
+        queue.enqueue("q", 1)
+    with PostgresQueue(postgres_dsn) as queue:
+        with pytest.raises(SchemaOutdated):
+            queue.owners()
+        queue.migrate()
+        assert queue.owners() == []
+        assert [message.payload for message in queue.claim("q")] == [1]
+
+
 def test_the_hot_table_has_one_index_and_the_documents_settings(postgres_dsn: str) -> None:
     with PostgresQueue(postgres_dsn) as queue:
         queue.migrate()

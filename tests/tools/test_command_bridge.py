@@ -12,6 +12,7 @@ import pytest
 
 import tenantq
 from tenantq_bridge import PostgresQueue
+from tests.bridge.test_pgmq import pgmq_sql
 from tests.postgres import PostgresServer
 from tests.tools.command import StoreCommand, run, spawn
 
@@ -23,6 +24,10 @@ COMMANDS: list[tuple[str, ...]] = [
     ("unsubscribe", "audit", "*"),
     ("status",),
     ("health",),
+    ("send", "acme", "note", "1"),
+    ("owners",),
+    ("assign", "acme", "a"),
+    ("forget", "acme", "--yes"),
     ("run", "--once"),
 ]
 
@@ -60,7 +65,7 @@ def test_events_go_from_an_empty_database_to_their_queue(tq: StoreCommand, postg
     subscribed = empty.bridge("subscribe", "invoices", "billing.*")
     assert subscribed == {"queue": "invoices", "pattern": "billing.*", "subscribed": True}
     assert empty.bridge("status")["pending"] == 2
-    assert empty.bridge("run", "--once") == {"forwarded": 2, "failed": {}}
+    assert empty.bridge("run", "--once") == {"forwarded": 2, "delivered": 0, "failed": {}}
     status = empty.bridge("status")
     assert (status["pending"], status["shared"]["ready"], status["held_back"]) == (0, 2, [])
     assert status["subscriptions"] == [{"queue": "invoices", "pattern": "billing.*"}]
@@ -105,7 +110,59 @@ def test_the_forwarder_runs_until_a_signal(shared: BridgeCommand) -> None:
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate()
     assert (process.returncode, err) == (0, "")
-    assert json.loads(out) == {"forwarded": 1, "failed": {}}
+    assert json.loads(out) == {"forwarded": 1, "delivered": 0, "failed": {}}
+
+
+@pytest.mark.postgres
+def test_a_message_is_sent_down_to_a_tenant_and_shown_until_it_is_there(shared: BridgeCommand) -> None:
+    shared.emit("acme", "a", 1)
+    sent = shared.bridge("send", "acme", "plan.changed", '{"plan": "pro"}', "--priority", "2")
+    assert (sent["tenant"], sent["queue"]) == ("acme", "plan.changed")
+    (waiting,) = shared.bridge("status")["outgoing"]
+    assert (waiting["tenant"], waiting["host"], waiting["waiting"]) == ("acme", None, 1)
+    shown = shared("bridge", "status", "--postgres", shared.dsn).stdout
+    assert "WAITING  TENANT  HOST  FAILURE" in shown
+    done = shared.bridge("run", "--once", "--host", "db-1")
+    assert done == {"forwarded": 1, "delivered": 1, "failed": {}}
+    with tenantq.open(shared.path) as store:
+        (message,) = store.tenant("acme").claim("plan.changed")
+        assert (message.payload, message.priority) == ({"plan": "pro"}, 2)
+        assert message.headers == {"tenantq-seq": str(sent["seq"])}
+    assert shared.bridge("status")["outgoing"] == []
+    owner = shared.bridge("owners", "--host", "db-1")
+    assert (owner["tenant"], owner["host"], owner["waiting"], owner["failure"]) == ("acme", "db-1", 0, None)
+
+
+@pytest.mark.postgres
+def test_events_go_to_the_queues_of_pgmq_that_the_options_name(
+    shared: BridgeCommand, postgres_server: PostgresServer
+) -> None:
+    database = str(psycopg.conninfo.conninfo_to_dict(shared.dsn)["dbname"])
+    shared.emit("acme", "billing.paid", 1)
+    env = {"TENANTQ_POSTGRES": shared.dsn}
+    missing = shared("bridge", "run", "--once", "--pgmq", "audit", env=env, status=4)
+    assert "no pgmq" in missing.stderr
+    postgres_server.execute(pgmq_sql(), database)
+    for queue in (b"audit", b"invoices"):
+        postgres_server.execute(b"SELECT pgmq.create('" + queue + b"')", database)
+    shared.bridge("run", "--once", "--pgmq", "audit", "--pgmq", "billing.*=invoices")
+    for queue in (b"audit", b"invoices"):
+        assert postgres_server.execute(b"SELECT message FROM pgmq.q_" + queue, database) == [(1,)]
+    twice = shared("bridge", "run", "--pgmq", "a", "--pgmq", "b", env=env, status=2)
+    assert "given twice" in twice.stderr
+
+
+@pytest.mark.postgres
+def test_a_tenant_is_assigned_and_forgotten(shared: BridgeCommand) -> None:
+    assert shared.bridge("assign", "acme", "db-1") == {"tenant": "acme", "host": "db-1", "before": None}
+    assert shared.bridge("assign", "acme", "db-2") == {"tenant": "acme", "host": "db-2", "before": "db-1"}
+    shared.bridge("send", "acme", "note", "--text", "hello")
+    shared.path.mkdir()
+    failed = shared.bridge("run", "--once", "--host", "db-2", status=1)
+    assert failed == {"forwarded": 0, "delivered": 0, "failed": {"acme": "the store has no tenant 'acme'"}}
+    assert shared.bridge("owners", "--waiting")["failure"] == "the store has no tenant 'acme'"
+    assert shared.bridge("forget", "acme", "--yes") == {"tenant": "acme", "removed": 1}
+    assert shared.bridge("forget", "acme", "--yes", status=1) == {"tenant": "acme", "removed": None}
 
 
 @pytest.mark.postgres

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -17,16 +18,20 @@ from tenantq_tools.cli._output import note, print_json, print_table, printable
 from tenantq_tools.cli._overview import tenants_and_strays
 from tenantq_tools.cli._progress import progress
 from tenantq_tools.cli._signals import on_signals
+from tenantq_tools.cli.owners import assign, forget, owners, send
 
 if TYPE_CHECKING:
-    from tenantq_bridge import Forwarder, PostgresQueue
+    from tenantq_bridge import Deliverer, Forwarder, PostgresQueue, TenantOwner
 
 __all__ = ["bridge"]
+
+SHOWN_TENANTS = 20
+"""Tenants for which something waits that `status` lists; with --json there are all of them."""
 
 
 @click.group()
 def bridge() -> None:
-    """Lead events to queues in one shared Postgres.
+    """Lead events to queues in one shared Postgres, and messages from there to tenants.
 
     \b
     Example:
@@ -37,7 +42,8 @@ def bridge() -> None:
     """
 
 
-bridge.add_command(health)
+for command in (health, send, owners, assign, forget):
+    bridge.add_command(command)
 
 
 @bridge.command()
@@ -96,7 +102,8 @@ def unsubscribe(*, queue: str, pattern: str, dsn: str, as_json: bool) -> None:
 
 
 @bridge.command()
-@click.option("--once", is_flag=True, help="Forward what waits now, and end.")
+@click.option("--once", is_flag=True, help="Forward and deliver what waits now, and end.")
+@click.option("--host", metavar="NAME", help="What this host owns tenants as.  [default: the machine's host name]")
 @click.option(
     "--direct-postgres",
     "direct_dsn",
@@ -104,6 +111,14 @@ def unsubscribe(*, queue: str, pattern: str, dsn: str, as_json: bool) -> None:
     show_envvar=True,
     metavar="DSN",
     help="The same database past a pooler, through which no index can be rebuilt.",
+)
+@click.option(
+    "--pgmq",
+    "routes",
+    metavar="[PATTERN=]QUEUE",
+    multiple=True,
+    callback=lambda _ctx, _parameter, given: _routes(given),
+    help="Send the events whose topics match, or all, to a queue of pgmq in the same Postgres too.",
 )
 @with_log_level
 @with_store()
@@ -115,42 +130,50 @@ def run(
     *,
     once: bool,
     direct_dsn: str | None,
+    host: str | None,
+    routes: dict[str, str],
     log_level: str,
     store_path: str,
     dsn: str,
     as_json: bool,
 ) -> None:
-    """Forward events until SIGTERM or SIGINT, and look after the tables in Postgres.
+    """Forward events until SIGTERM or SIGINT, deliver what was sent to tenants, and look after the tables.
 
-    It may be killed and started again at any time, and run twice: no event is lost or repeated. While
-    Postgres is away it waits, and events wait in the tenants' files. With --once, the exit status is 1 if a
-    tenant's file failed, and 4 if Postgres is away.
+    It may be killed and started again at any time, and run twice: no event or message is lost or repeated.
+    While Postgres is away it waits, and events wait in the tenants' files. With --once, the exit status is 1
+    if a tenant's file failed, and 4 if Postgres is away.
+
+    This host becomes the owner of the tenants in the store that no host owns. Where its name changes from
+    one start to the next, as in a container, give it one with --host; two stores on one machine need two.
 
     \b
     Examples:
       tenantq bridge run
       tenantq bridge run --once --json
+      tenantq bridge run --pgmq 'billing.*=invoices' --pgmq '*=audit'
     """
-    from tenantq_bridge import Forwarder  # noqa: PLC0415 - an extra
+    from tenantq_bridge import Deliverer, Forwarder, PgmqTarget  # noqa: PLC0415 - an extra
 
     show_log(log_level)
     with open_store(store_path) as store, connect(dsn) as queue:
-        forwarder = Forwarder(store, queue)
+        forwarder = Forwarder(store, PgmqTarget(queue, routes) if routes else queue)
+        deliverer = Deliverer(store, queue, host=host)
         if once:
-            with progress("forwarding") as advance:
-                while count := forwarder.run_once():
-                    advance(count)
-            forwarder.stop()
+            for what, service in (("forwarding", forwarder), ("delivering", deliverer)):
+                with progress(what) as advance:
+                    while count := service.run_once():
+                        advance(count)
+                service.stop()
         else:
-            _run(forwarder, queue, direct_dsn)
-    failures = forwarder.tenant_failures
+            _run(forwarder, deliverer, queue, direct_dsn)
+    failures = deliverer.tenant_failures | forwarder.tenant_failures
     for failure in failures.values():
         report(failure)
     if as_json:
         failed = {tenant: failure.message for tenant, failure in failures.items()}
-        print_json({"forwarded": forwarder.forwarded, "failed": failed})
+        print_json({"forwarded": forwarder.forwarded, "delivered": deliverer.delivered, "failed": failed})
     else:
-        click.echo(f"{forwarder.forwarded} events forwarded")
+        click.echo(f"{forwarder.forwarded} events forwarded, {deliverer.delivered} messages delivered")
     if once and failures:
         ctx.exit(PROBLEM)
 
@@ -161,7 +184,7 @@ def run(
 @with_json
 @click.pass_context
 def status(ctx: click.Context, *, store_path: str | None, dsn: str, as_json: bool) -> None:
-    """Show the shared queues, the subscriptions and, given a store, the events that wait in it.
+    """Show the shared queues, the subscriptions, what waits for tenants, and, given a store, its events.
 
     A tenant is held back when its file and Postgres disagree about what was forwarded: the exit status is
     then 1, and `tenantq bridge readmit` ends it.
@@ -175,7 +198,7 @@ def status(ctx: click.Context, *, store_path: str | None, dsn: str, as_json: boo
     unreadable = 0
     with contextlib.ExitStack() as stack:
         queue = stack.enter_context(connect(dsn))
-        shared, subscriptions = queue.stats(), queue.subscriptions()
+        shared, subscriptions, outgoing = queue.stats(), queue.subscriptions(), queue.owners(waiting=True)
         if store_path is not None:
             store = stack.enter_context(open_store(store_path))
             pending, unreadable = _pending(store)
@@ -185,6 +208,7 @@ def status(ctx: click.Context, *, store_path: str | None, dsn: str, as_json: boo
             {
                 "shared": shared,
                 "subscriptions": subscriptions,
+                "outgoing": outgoing,
                 "pending": pending,
                 "unreadable": unreadable,
                 "held_back": held,
@@ -198,6 +222,7 @@ def status(ctx: click.Context, *, store_path: str | None, dsn: str, as_json: boo
         click.echo()
         print_table(("QUEUE", "PATTERN"), [(found.queue, found.pattern) for found in subscriptions])
         click.echo()
+        _print_outgoing(outgoing)
         click.echo("events waiting: give --store" if pending is None else f"events waiting: {pending}")
         for tenant in held:
             note(f"held back: {tenant['tenant']}: {tenant['reason']}")
@@ -249,8 +274,34 @@ def readmit(
         ctx.exit(PROBLEM)
 
 
-def _run(forwarder: Forwarder, queue: PostgresQueue, direct_dsn: str | None) -> None:
-    """Forward and maintain, each in a thread of its own, until a signal."""
+def _routes(given: Sequence[str]) -> dict[str, str]:
+    """Return what `--pgmq` says: the queue of each pattern."""
+    routes: dict[str, str] = {}
+    for text in given:
+        pattern, is_given, queue = text.rpartition("=")
+        pattern = pattern if is_given else "*"
+        if pattern in routes:
+            raise click.BadParameter(f"the pattern {pattern!r} is given twice")
+        routes[pattern] = queue
+    return routes
+
+
+def _print_outgoing(outgoing: Sequence[TenantOwner]) -> None:
+    """Print what waits for tenants, those that wait longest first; none of it if nothing does."""
+    if not outgoing:
+        return
+    longest = sorted(outgoing, key=lambda owner: owner.oldest_age or 0.0, reverse=True)
+    print_table(
+        ("WAITING", "TENANT", "HOST", "FAILURE"),
+        [(owner.waiting, owner.tenant, owner.host, owner.failure) for owner in longest[:SHOWN_TENANTS]],
+    )
+    if len(outgoing) > SHOWN_TENANTS:
+        click.echo(f"and {len(outgoing) - SHOWN_TENANTS} more tenants: tenantq bridge owners --waiting")
+    click.echo()
+
+
+def _run(forwarder: Forwarder, deliverer: Deliverer, queue: PostgresQueue, direct_dsn: str | None) -> None:
+    """Forward, deliver and maintain, each in a thread of its own, until a signal."""
     from tenantq_bridge import Maintenance, PostgresUnavailable  # noqa: PLC0415 - an extra
 
     try:
@@ -258,8 +309,8 @@ def _run(forwarder: Forwarder, queue: PostgresQueue, direct_dsn: str | None) -> 
     except PostgresUnavailable as exc:
         report(exc)
     stopping = threading.Event()
-    with on_signals(stopping.set), forwarder, Maintenance(queue, direct_dsn=direct_dsn):
-        note(f"forwarding the events of the store {forwarder.store.root}")
+    with on_signals(stopping.set), forwarder, deliverer, Maintenance(queue, direct_dsn=direct_dsn):
+        note(f"forwarding the events of the store {forwarder.store.root}, as host {deliverer.host}")
         stopping.wait()
 
 
