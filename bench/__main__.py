@@ -31,6 +31,7 @@ ORDER = (
     "peers",
     "recovery",
     "resources",
+    "forward",
     "soniq",
     "memory",
 )

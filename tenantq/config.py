@@ -7,7 +7,7 @@ import resource
 import msgspec
 
 from tenantq._sqlite import Durability
-from tenantq.arguments import check_seconds
+from tenantq.arguments import check_limit, check_seconds
 from tenantq.backoff import Backoff
 from tenantq.errors import InvalidArgument
 
@@ -37,6 +37,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """0: as many as half of this process's file descriptors allow, MAX_OPEN_TENANTS at most."""
     memory_depth: int = 10_000
     """Messages that the memory layer holds before it refuses more."""
+    max_outbox: int | None = None
+    """Events of one tenant that may wait for Postgres before `emit` refuses more; None: any number."""
     backoff: Backoff = Backoff()
 
     def __post_init__(self) -> None:
@@ -45,6 +47,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidArgument(f"max_open_tenants {self.max_open_tenants} is negative")
         if self.memory_depth < 1:
             raise InvalidArgument(f"memory_depth {self.memory_depth} is not a whole number from 1")
+        if self.max_outbox is not None:
+            check_limit(self.max_outbox, "max_outbox")
 
     @classmethod
     def of(cls, *, durability: str, **options: object) -> StoreConfig:

@@ -39,6 +39,8 @@ class TenantStats(msgspec.Struct, frozen=True, kw_only=True):
     dead: int = 0
     outbox: int = 0
     """Events that are not known to be in Postgres."""
+    undeliverable: int = 0
+    """Events that Postgres refused: see `Outbox.undeliverable`."""
     oldest_age: float | None = None
     """Seconds that the oldest ready message has been claimable; None where none is ready."""
     file_bytes: int = 0
@@ -54,8 +56,8 @@ class TenantStats(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[QueueStats, ...] = ()
 
 
-def read_stats(file: TenantFile, now: int, boottime: int) -> tuple[tuple[QueueStats, ...], int]:
-    """Return how each queue of a file is, and how many events wait in its outbox."""
+def read_stats(file: TenantFile, now: int, boottime: int) -> tuple[tuple[QueueStats, ...], int, int]:
+    """Return how each queue of a file is, how many events wait in its outbox, and how many are undeliverable."""
     due = {(queue, bool(was_claimed)): count for queue, was_claimed, count in file.count_due(now, boottime)}
     paused = {row[0] for row in file.paused()}
     depths = {row[0]: row[1:] for row in file.depths()}
@@ -75,7 +77,8 @@ def read_stats(file: TenantFile, now: int, boottime: int) -> tuple[tuple[QueueSt
                 is_paused=queue in paused,
             ),
         )
-    return tuple(queues), int(file.outbox_position()[3])
+    *_places, pending, undeliverable = file.outbox_position()
+    return tuple(queues), pending, undeliverable
 
 
 def size_of(path: Path) -> int:

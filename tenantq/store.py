@@ -49,6 +49,7 @@ def open(  # noqa: A001 - tenantq.open reads as it should
     busy_timeout: float = 5.0,
     max_open_tenants: int = 0,
     memory_depth: int = 10_000,
+    max_outbox: int | None = None,
     backoff: Backoff | None = None,
     clock: Clock | None = None,
 ) -> Store:
@@ -60,6 +61,8 @@ def open(  # noqa: A001 - tenantq.open reads as it should
     busy_timeout: seconds that a call waits for its turn at a tenant's file before it raises TenantBusy.
     max_open_tenants: files open at once; 0 for as many as the process's descriptors allow.
     memory_depth: messages that the memory layer holds; one more raises QueueFull.
+    max_outbox: events of one tenant that may wait for Postgres; one more raises QueueFull. None: any number, so
+    that a long outage of Postgres stops nobody and fills the disk.
     backoff: the wait after a failed attempt.
 
     Raises StoreNotFound, UnsupportedSQLite, InvalidArgument, TenantFileError (a network file system).
@@ -69,6 +72,7 @@ def open(  # noqa: A001 - tenantq.open reads as it should
         busy_timeout=busy_timeout,
         max_open_tenants=max_open_tenants,
         memory_depth=memory_depth,
+        max_outbox=max_outbox,
         backoff=backoff or Backoff(),
     )
     check_sqlite_version()

@@ -133,7 +133,11 @@ class Tenant(TenantLeases):
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
         headers: Mapping[str, str] | None = None,
     ) -> int:
-        """Commit an event to the outbox and return its place there; the forwarder takes it to Postgres."""
+        """Commit an event to the outbox and return its place there; the forwarder takes it to Postgres.
+
+        Raises InvalidArgument and PayloadError for what Postgres would refuse, and QueueFull where the store
+        was opened with `max_outbox` and so many of the tenant's events wait already.
+        """
         operation = emit_operation(
             self.clock,
             topic,
@@ -143,6 +147,7 @@ class Tenant(TenantLeases):
             priority=priority,
             max_attempts=max_attempts,
             headers=headers,
+            max_outbox=self.store.config.max_outbox,
         )
         return self._write(operation)
 
@@ -193,7 +198,9 @@ class Tenant(TenantLeases):
         if handle is None:
             return TenantStats(tenant=self.id)
         now, boottime = self.clock.now_ns(), self.clock.boottime_ns()
-        queues, outbox = self._read(lambda file: read_stats(file, now, boottime), default=((), 0))
+        queues, outbox, undeliverable = self._read(
+            lambda file: read_stats(file, now, boottime), default=((), 0, 0)
+        )
         ages = [queue.oldest_age for queue in queues if queue.oldest_age is not None]
         return TenantStats(
             tenant=self.id,
@@ -202,6 +209,7 @@ class Tenant(TenantLeases):
             claimed=sum(queue.claimed for queue in queues),
             dead=sum(queue.dead for queue in queues),
             outbox=outbox,
+            undeliverable=undeliverable,
             oldest_age=max(ages, default=None),
             file_bytes=size_of(self.path),
             wal_bytes=size_of(self.path.with_name(self.path.name + "-wal")),

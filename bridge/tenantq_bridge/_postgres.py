@@ -18,7 +18,7 @@ import os
 import re
 import select
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import psycopg
@@ -98,12 +98,10 @@ class Session:
         """Run a query whose rows come in the binary format: cheaper for times, numbers and bytes."""
         return self._connection.execute(statement, params, binary=True).fetchall()
 
-    def copy(self, statement: bytes, types: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Copy rows in."""
+    def copy(self, statement: bytes, data: bytes) -> None:
+        """Copy rows in, which are in the format that the statement names."""
         with self._connection.cursor().copy(statement) as copy:
-            copy.set_types(types)
-            for row in rows:
-                copy.write_row(row)
+            copy.write(data)
 
 
 class Database:

@@ -188,22 +188,6 @@ def test_one_tenants_broken_file_costs_nobody_else(
     assert sorted(arrived("q")) == [("a", "1"), ("broken", "1"), ("z", "1")]
 
 
-def test_an_event_that_postgres_refuses_holds_up_its_tenant_alone(
-    store: tenantq.Store, forwarder: Forwarder, postgres_queue: PostgresQueue, sql: Sql, arrived: Arrived
-) -> None:
-    postgres_queue.subscribe("q", "*")
-    sql(b"ALTER TABLE tenantq.ready ADD CONSTRAINT poison CHECK (body <> '13')")
-    for number in range(20):
-        store.tenant(f"t{number}").emit("t", number)
-    assert drain(forwarder) == 19
-    assert list(forwarder.tenant_failures) == ["t13"]
-    assert ("t13", "13") not in arrived("q")
-    sql(b"ALTER TABLE tenantq.ready DROP CONSTRAINT poison")
-    forwarder.stop()
-    assert drain(forwarder) == 1
-    assert len(arrived("q")) == 20
-
-
 def test_of_two_forwarders_the_slower_inserts_nothing(
     store: tenantq.Store, postgres_queue: PostgresQueue, arrived: Arrived
 ) -> None:

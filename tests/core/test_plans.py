@@ -13,7 +13,10 @@ from tenantq._file import TenantFile
 from tenantq.sqlfile import load_statements
 from tenantq.testing import ManualClock
 
-FILES = {name: load_statements("tenantq", f"{name}.sql") for name in ("queue", "dead", "outbox", "stats")}
+FILES = {
+    name: load_statements("tenantq", f"{name}.sql")
+    for name in ("queue", "dead", "outbox", "undeliverable", "stats")
+}
 STATEMENTS = {f"{file}.{name}": sql for file, statements in FILES.items() for name, sql in statements.items()}
 
 NOT_HOT = {
@@ -32,6 +35,7 @@ NOT_HOT = {
     "queue.list_paused",
     "stats.read_depths",  # one row a queue
     "outbox.count_pending",  # verify
+    "undeliverable.recount_undeliverable",  # verify
     "outbox.prune_events",  # a bounded step, see below
 }
 
