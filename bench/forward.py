@@ -109,7 +109,7 @@ def measure(count: int, dsn: str, directory: Path, options: Options) -> dict[str
         queue.subscribe(QUEUE, "*")
         events = fill(store, count, options.pick(EVENTS, 500))
         forwarder = bridge.Forwarder(store, queue)
-        seconds = drained(forwarder)
+        seconds = drained(forwarder, len(events))
         figures = {"events/s": len(events) / seconds}
         figures |= plain_rates(dsn, events, options)
         clear(dsn)
@@ -139,12 +139,13 @@ def stamp(unix_ns: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S+00", time.gmtime(unix_ns // 1_000_000_000))
 
 
-def drained(forwarder: Any) -> float:
-    """Forward all that waits; return the seconds."""
+def drained(forwarder: Any, events: int) -> float:
+    """Forward all that waits, so many events; return the seconds."""
     started = time.perf_counter()
-    while forwarder.run_once():
-        pass
-    return time.perf_counter() - started
+    with forwarder:
+        while forwarder.forwarded < events:
+            time.sleep(0.001)
+        return time.perf_counter() - started
 
 
 def plain_rates(dsn: str, events: list[Event], options: Options) -> dict[str, float]:

@@ -18,7 +18,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import msgspec
 from msgspec import structs
@@ -51,6 +53,11 @@ BATCH_TENANTS = 100
 """Reading and marking a file costs more than its events in Postgres do: the first tenants of a long line should
 not wait until the files of the last are read."""
 
+IN_FLIGHT = 2
+"""Batches on their way at once, of different tenants: while Postgres writes and syncs one, the next one is read
+and sent.
+"""
+
 DEFAULT_KEEP = 86_400.0
 """Seconds that a file keeps forwarded events: what a failover of Postgres may lose can be sent again."""
 
@@ -82,7 +89,8 @@ class Forwarder(Service):
     matching subscription at that moment; one that nobody has subscribed to is passed over, for good. One that
     Postgres refuses is kept in its tenant's file, and passed over: see `Outbox.undeliverable`.
 
-    batch_rows, batch_bytes, tenant_rows: what one transaction carries, and one tenant's part of it.
+    batch_rows, batch_bytes: what one transaction carries. tenant_rows: one tenant's part of it, where others
+    wait for theirs.
     keep: seconds that files keep what was forwarded, and up to a 24th more.
     failpoint: called with "staged" (before the commit in Postgres), "committed", "parked" (a refused event is
     kept in its file) and "marked", for tests.
@@ -124,6 +132,8 @@ class Forwarder(Service):
         self._is_running = False
         self._line = TenantLine()
         self._known: dict[str, Known] = {}
+        self._senders: ThreadPoolExecutor | None = None
+        self._flights: deque[tuple[list[Parcel], Future[Shipment]]] = deque()
         self._losses = 0
         self._next_heartbeat = 0.0
         self._next_days = 0.0
@@ -151,11 +161,13 @@ class Forwarder(Service):
         try:
             self._keep_in_touch()
             count = 0
-            while self._line and not count:
+            while (self._line or self._flights) and not count:
                 count = self._forward_batch()
-        except PostgresUnavailable as exc:
-            self._breaker.fail(exc.message)
-            self._known.clear()
+        except BaseException as exc:
+            self._give_up_flights()
+            if isinstance(exc, PostgresUnavailable):
+                self._breaker.fail(exc.message)
+                self._known.clear()
             raise
         return count
 
@@ -166,6 +178,7 @@ class Forwarder(Service):
             super().run()
         finally:
             self._is_running = False
+            self._land_flights()
 
     def pause(self) -> None:
         """Wait until a tenant has something; after an outage for longer each time, and not all at once."""
@@ -231,14 +244,62 @@ class Forwarder(Service):
     # One batch
 
     def _forward_batch(self) -> int:
-        tenants = self._line.take(BATCH_TENANTS)
+        """Send what there is, in a few batches at once where there is much, and finish the first of them."""
+        while len(self._flights) < IN_FLIGHT:
+            tenants = self._line.take(BATCH_TENANTS, but=self._in_flight())
+            if not tenants:
+                break
+            try:
+                parcels = self._pack(tenants)
+                # By hand, a round is one batch and leaves nothing on its way.
+                if parcels and not self._flights and not (self._is_running and self._line):
+                    return self._ship(parcels)
+            except BaseException:
+                # Whatever was done is found done: a tenant too many in line costs a look.
+                self._line.put_back(tenants)
+                raise
+            if parcels:
+                self._send(parcels)
+        return self._finish_flight() if self._flights else 0
+
+    def _in_flight(self) -> set[str]:
+        return {parcel.state.tenant for parcels, _future in self._flights for parcel in parcels}
+
+    def _send(self, parcels: list[Parcel]) -> None:
+        if self._senders is None:
+            self._senders = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="tenantq-forwarder")
+        self._flights.append((parcels, self._senders.submit(self._commit, parcels)))
+
+    def _finish_flight(self) -> int:
+        """Wait for the batch that was sent first; return how many events it committed."""
+        parcels, future = self._flights[0]
         try:
-            parcels = self._pack(tenants)
-            return self._ship(parcels) if parcels else 0
-        except BaseException:
-            # Whatever was done is found done: a tenant too many in line costs a look.
-            self._line.put_back(tenants)
-            raise
+            shipment = future.result()
+        except PostgresRefused:
+            self._flights.popleft()
+            return self._ship(parcels)
+        self._flights.popleft()
+        self._settle(parcels, shipment)
+        return shipment.forwarded
+
+    def _land_flights(self) -> None:
+        """Finish what is on its way, and end the threads; what fails is found by the next look."""
+        with contextlib.suppress(TenantqError):
+            while self._flights:
+                self._finish_flight()
+        self._give_up_flights()
+        if self._senders is not None:
+            self._senders.shutdown()
+            self._senders = None
+
+    def _give_up_flights(self) -> None:
+        """Wait for what is on its way, and look again at its tenants: the states tell whether it arrived."""
+        while self._flights:
+            parcels, future = self._flights.popleft()
+            wait([future])
+            for parcel in parcels:
+                self._known.pop(parcel.state.tenant, None)
+            self._line.put_back([parcel.state.tenant for parcel in parcels])
 
     def _pack(self, tenants: Sequence[str]) -> list[Parcel]:
         """Read the tenants' next events, as many as a batch takes; what has none to send is done with."""
@@ -267,6 +328,7 @@ class Forwarder(Service):
 
     def _read(self, tenants: Sequence[str]) -> dict[str, OutboxPage]:
         rows, size = self._batch_rows, self._batch_bytes
+        share = max(self._tenant_rows, rows // max(1, len(tenants)))
         pages: dict[str, OutboxPage] = {}
         for number, tenant in enumerate(tenants):
             if rows <= 0 or size <= 0:
@@ -276,7 +338,7 @@ class Forwarder(Service):
                 known = self._known.get(tenant)
                 page = self._outbox(tenant).read_page(
                     known.state.last_seq if known else None,
-                    limit=min(self._tenant_rows, rows),
+                    limit=min(share, rows),
                     max_bytes=size,
                     # Its own mark is a change of the file too: what was left complete is not compared again.
                     unless=known.settled if known else None,

@@ -65,7 +65,7 @@ def emit(root: Path, numbers: range, tenant: str = "acme", *, days_ago: int = 0)
 
 def forward(root: Path, queue: PostgresQueue) -> int:
     with tenantq.open(root) as store:
-        forwarder = Forwarder(store, queue, tenant_rows=4)
+        forwarder = Forwarder(store, queue, batch_rows=4)
         try:
             return drain(forwarder)
         finally:
@@ -277,7 +277,7 @@ def test_what_a_failover_lost_is_sent_again_though_nothing_new_is_emitted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with tenantq.open(root) as store:
-        forwarder = Forwarder(store, postgres_queue, tenant_rows=4)
+        forwarder = Forwarder(store, postgres_queue, batch_rows=4)
         for number in range(5):
             store.tenant("acme").emit("t", number)
         assert drain(forwarder) == 5
