@@ -21,6 +21,7 @@ queues with the verbs that a tenant has.
 What is promised and how it is kept: docs/bridge.md. Needs the extra `bridge`.
 """
 
+from tenantq_bridge.breaker import BreakerState, BreakerStatus
 from tenantq_bridge.delivery import SharedMessage
 from tenantq_bridge.errors import (
     MissingRights,
@@ -38,13 +39,17 @@ from tenantq_bridge.errors import (
 )
 from tenantq_bridge.forwarder import Forwarder
 from tenantq_bridge.maintenance import Maintenance
+from tenantq_bridge.presence import ForwarderStatus, running_forwarders
 from tenantq_bridge.queue import PostgresQueue
 from tenantq_bridge.states import ForwardingState
 from tenantq_bridge.stats import SharedStats
 from tenantq_bridge.subscriptions import Subscription
 
 __all__ = [
+    "BreakerState",
+    "BreakerStatus",
     "Forwarder",
+    "ForwarderStatus",
     "ForwardingState",
     "Maintenance",
     "MissingRights",
@@ -63,4 +68,5 @@ __all__ = [
     "Subscription",
     "TenantQuarantined",
     "UnsupportedPostgres",
+    "running_forwarders",
 ]

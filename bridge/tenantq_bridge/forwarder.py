@@ -35,6 +35,7 @@ from tenantq_bridge.breaker import BreakerStatus, CircuitBreaker
 from tenantq_bridge.errors import PostgresRefused, PostgresUnavailable, TenantQuarantined
 from tenantq_bridge.line import TenantLine
 from tenantq_bridge.parcel import OtherHistory, Parcel, pack
+from tenantq_bridge.presence import Presence
 from tenantq_bridge.queue import PostgresQueue
 from tenantq_bridge.refusals import ship_without_refused
 from tenantq_bridge.shipment import Shipment, ship
@@ -128,6 +129,7 @@ class Forwarder(Service):
         self._states = ForwardingStates(queue.database, queue.schema)
         self._sql = queue.database.statements("forwarding.sql")
         self._breaker = CircuitBreaker()
+        self._presence: Presence | None = None
         self._watch: Watch | None = None
         self._is_running = False
         self._line = TenantLine()
@@ -167,6 +169,7 @@ class Forwarder(Service):
             self._give_up_flights()
             if isinstance(exc, PostgresUnavailable):
                 self._breaker.fail(exc.message)
+                self._say()
                 self._known.clear()
             raise
         return count
@@ -174,11 +177,17 @@ class Forwarder(Service):
     def run(self) -> None:
         """Forward what comes in this thread until `stop` is called from elsewhere; an outage is waited out."""
         self._is_running = True
+        with contextlib.suppress(OSError):  # a full disk: to tell others of it is not what it is there for
+            self._presence = Presence(self.store.root)
+        self._say()
         try:
             super().run()
         finally:
             self._is_running = False
             self._land_flights()
+            if self._presence is not None:
+                self._presence.close()
+                self._presence = None
 
     def pause(self) -> None:
         """Wait until a tenant has something; after an outage for longer each time, and not all at once."""
@@ -235,11 +244,17 @@ class Forwarder(Service):
         self._next_heartbeat = now + HEARTBEAT
         if self._breaker.succeed():
             logger.info("Postgres is back")
+            self._say()
         if self._losses != self._database.losses:
             # It may have been a failover: what the files think is in Postgres is compared, tenant by tenant.
             self._losses = self._database.losses
             self._known.clear()
             self._line.add(self.store.tenants())
+
+    def _say(self) -> None:
+        if self._presence is not None:
+            with contextlib.suppress(OSError):
+                self._presence.say(self._breaker.status)
 
     # One batch
 
