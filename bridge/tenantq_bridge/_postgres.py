@@ -283,7 +283,10 @@ def _alive(connection: Connection) -> bool:
 
 
 def _speaks(connection: Connection) -> bool:
-    return bool(select.select([connection.pgconn.socket], [], [], 0)[0])
+    # Not select(), which takes no descriptor from 1024 on: a process with hundreds of tenants open has those.
+    poll = select.poll()
+    poll.register(connection.pgconn.socket, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _lost(exc: psycopg.Error) -> bool:

@@ -28,7 +28,7 @@ from msgspec import structs
 from tenantq import Store, Watch
 from tenantq.arguments import check_limit, check_seconds
 from tenantq.clock import nanoseconds
-from tenantq.errors import TenantqError, UnknownTenant
+from tenantq.errors import FileReplaced, TenantqError, UnknownTenant
 from tenantq.outbox import Event, Outbox, OutboxPage, OutboxPosition
 from tenantq.service import Service
 from tenantq_bridge.breaker import BreakerStatus, CircuitBreaker
@@ -79,6 +79,7 @@ class Known(msgspec.Struct):
     """What this forwarder believes of a tenant. Wrong belief moves nothing: it is compared at every commit."""
 
     state: ForwardingState
+    outbox: Outbox
     settled: OutboxPosition | None = None
     """The file as it was left, if its last event is known to be in Postgres."""
 
@@ -329,7 +330,7 @@ class Forwarder(Service):
                 continue
             with self._sparing_others(tenant, state, page.position):
                 if tenant not in self._known:
-                    self._remember(tenant, Known(state))
+                    self._remember(state)
                     if state.last_seq != page.position.forwarded_seq:
                         # After a kill, a failover, a restore: it was read behind another place.
                         self._line.put_back([tenant])
@@ -398,7 +399,7 @@ class Forwarder(Service):
                 self._known.pop(tenant, None)
                 self._line.add([tenant])
                 continue
-            self._remember(tenant, Known(parcel.arrived()))
+            self._remember(parcel.arrived())
             with self._sparing_others(tenant):
                 self._mark(parcel)
             if parcel.has_more:
@@ -431,6 +432,9 @@ class Forwarder(Service):
             yield
         except UnknownTenant:
             self._forget(tenant)
+        except FileReplaced:
+            self._known.pop(tenant, None)  # with the way to the file that was
+            self._line.add([tenant])
         except OtherHistory:
             assert state is not None
             assert position is not None
@@ -494,11 +498,13 @@ class Forwarder(Service):
         return False
 
     def _outbox(self, tenant: str) -> Outbox:
-        return self.store.tenant(tenant, create=False).outbox
+        known = self._known.get(tenant)
+        return self.store.tenant(tenant, create=False).outbox if known is None else known.outbox
 
-    def _remember(self, tenant: str, known: Known) -> None:
-        self._known.pop(tenant, None)
-        self._known[tenant] = known
+    def _remember(self, state: ForwardingState) -> None:
+        outbox = self._outbox(state.tenant)
+        self._known.pop(state.tenant, None)
+        self._known[state.tenant] = Known(state, outbox)
         if len(self._known) > KNOWN_TENANTS:
             del self._known[next(iter(self._known))]
 

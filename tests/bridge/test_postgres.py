@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -295,3 +298,15 @@ def test_a_listener_whose_session_is_ended_listens_again(
         with PostgresQueue(migrated_dsn) as other:
             other.enqueue("q", 1)
             assert rung.wait(30)
+
+
+def test_a_connection_with_a_high_descriptor_is_alive_too(migrated_dsn: str) -> None:
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 1200:
+        pytest.skip("this process may not open so many files")
+    with contextlib.ExitStack() as stack:
+        while stack.enter_context(Path(os.devnull).open("rb")).fileno() < 1024:
+            pass
+        queue = stack.enter_context(PostgresQueue(migrated_dsn))
+        for _ in range(3):
+            queue.stats()
+        assert queue.database.losses == 0
