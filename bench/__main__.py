@@ -32,6 +32,7 @@ ORDER = (
     "peers",
     "recovery",
     "resources",
+    "forward",
     "soniq",
     "memory",
 )

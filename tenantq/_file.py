@@ -561,8 +561,12 @@ class TenantFile:
         return self._last_seq
 
     def outbox_position(self) -> Row:
-        """Return (forwarded seq, its event id, last seq, pending)."""
+        """Return (forwarded seq, its event id, last seq, pending, undeliverable)."""
         return self._execute(_OUTBOX["outbox_position"])[0]
+
+    def pending(self) -> int:
+        """Return how many events are not known to be in Postgres, with those that this transaction emits."""
+        return int(self.outbox_position()[3]) + self._emitted
 
     def count_pending(self) -> int:
         """Count the events behind the last forwarded one, one by one."""
@@ -580,6 +584,16 @@ class TenantFile:
     def mark_forwarded(self, seq: int, event_id: str | None) -> None:
         """Keep how far the events are known to be in Postgres."""
         self._execute(_OUTBOX["mark_forwarded"], (seq, event_id))
+
+    def confirm_forwarded(self, seq: int, event_id: str) -> bool:
+        """Keep that the events up to this one are in Postgres; False if it is not here, or known already."""
+        self._run(_OUTBOX["confirm_forwarded"], (seq, event_id))
+        return bool(self.database.changed)
+
+    def oldest_event(self) -> int | None:
+        """Return when the first event that is kept was emitted (Unix nanoseconds)."""
+        rows = self._execute(_OUTBOX["oldest_event"])
+        return rows[0][0] if rows else None
 
     def prune_events(self, before: int) -> int:
         """Delete up to STEP forwarded events emitted before a time, never the last forwarded one."""

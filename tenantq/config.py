@@ -39,6 +39,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that each queue of a tenant may hold which has no bound of its own."""
     memory_depth: int = 10_000
     """Messages that the memory layer holds before it refuses more."""
+    max_outbox: int | None = None
+    """Events of one tenant that may wait for Postgres before `emit` refuses more; None: any number."""
     backoff: Backoff = Backoff()
 
     def __post_init__(self) -> None:
@@ -49,6 +51,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
             check_limit(self.max_depth, "max_depth")
         if self.memory_depth < 1:
             raise InvalidArgument(f"memory_depth {self.memory_depth} is not a whole number from 1")
+        if self.max_outbox is not None:
+            check_limit(self.max_outbox, "max_outbox")
 
     @classmethod
     def of(cls, *, durability: str, **options: object) -> StoreConfig:

@@ -45,6 +45,8 @@ class TenantStats(msgspec.Struct, frozen=True, kw_only=True):
     dead: int = 0
     outbox: int = 0
     """Events that are not known to be in Postgres."""
+    undeliverable: int = 0
+    """Events that Postgres refused: see `Outbox.undeliverable`."""
     oldest_age: float | None = None
     """Seconds that the oldest ready message has been claimable; None where none is ready."""
     max_depth: int | None = None
@@ -82,8 +84,8 @@ class TenantStats(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[QueueStats, ...] = ()
 
 
-def read_stats(file: TenantFile, now: int, boottime: int) -> tuple[tuple[QueueStats, ...], int | None, int]:
-    """Return how each queue of a file is, the bound of all, and how many events wait in its outbox."""
+def read_stats(file: TenantFile, now: int, boottime: int) -> tuple[tuple[QueueStats, ...], int | None, int, int]:
+    """Return how each queue is, the bound of all, and how many events wait in the outbox and are undeliverable."""
     file.bounds.forget()  # this reads what others wrote
     due = {(queue, bool(was_claimed)): count for queue, was_claimed, count in file.count_due(now, boottime)}
     paused = {row[0] for row in file.paused()}
@@ -105,7 +107,8 @@ def read_stats(file: TenantFile, now: int, boottime: int) -> tuple[tuple[QueueSt
                 max_depth=file.bounds.of(queue),
             ),
         )
-    return tuple(queues), file.bounds.of_tenant, int(file.outbox_position()[3])
+    *_places, pending, undeliverable = file.outbox_position()
+    return tuple(queues), file.bounds.of_tenant, pending, undeliverable
 
 
 def is_blocked(pages_pending: int) -> bool:

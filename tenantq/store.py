@@ -60,6 +60,7 @@ def open(  # noqa: A001 - tenantq.open reads as it should
     max_open_tenants: int = 0,
     max_depth: int | None = None,
     memory_depth: int = 10_000,
+    max_outbox: int | None = None,
     backoff: Backoff | None = None,
     clock: Clock | None = None,
 ) -> Store:
@@ -73,6 +74,8 @@ def open(  # noqa: A001 - tenantq.open reads as it should
     max_depth: messages that each queue of a tenant holds, where `Tenant.limit` gives it no bound of its own; one
     more waits for room or raises QueueFull. None for no bound.
     memory_depth: messages that the memory layer holds; one more raises QueueFull.
+    max_outbox: events of one tenant that may wait for Postgres; one more raises QueueFull. None: any number, so
+    that a long outage of Postgres stops nobody and fills the disk.
     backoff: the wait after a failed attempt.
 
     Raises StoreNotFound, UnsupportedSQLite, InvalidArgument, TenantFileError (a network file system).
@@ -83,6 +86,7 @@ def open(  # noqa: A001 - tenantq.open reads as it should
         max_open_tenants=max_open_tenants,
         max_depth=max_depth,
         memory_depth=memory_depth,
+        max_outbox=max_outbox,
         backoff=backoff or Backoff(),
     )
     check_sqlite_version()

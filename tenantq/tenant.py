@@ -147,7 +147,11 @@ class Tenant(TenantLeases, TenantProducers):
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
         headers: Mapping[str, str] | None = None,
     ) -> int:
-        """Commit an event to the outbox and return its place there; the forwarder takes it to Postgres."""
+        """Commit an event to the outbox and return its place there; the forwarder takes it to Postgres.
+
+        Raises InvalidArgument and PayloadError for what Postgres would refuse, and QueueFull where the store
+        was opened with `max_outbox` and so many of the tenant's events wait already.
+        """
         operation = emit_operation(
             self.clock,
             topic,
@@ -157,6 +161,7 @@ class Tenant(TenantLeases, TenantProducers):
             priority=priority,
             max_attempts=max_attempts,
             headers=headers,
+            max_outbox=self.store.config.max_outbox,
         )
         return self._write(operation)
 
@@ -208,7 +213,9 @@ class Tenant(TenantLeases, TenantProducers):
         if handle is None:
             return TenantStats(tenant=self.id)
         now, boottime = self.clock.now_ns(), self.clock.boottime_ns()
-        queues, max_depth, outbox = self._read(lambda file: read_stats(file, now, boottime), default=((), None, 0))
+        queues, max_depth, outbox, undeliverable = self._read(
+            lambda file: read_stats(file, now, boottime), default=((), None, 0, 0)
+        )
         pending, load = self._read_one(
             lambda file: (file.database.wal_pages(), file.database.load.read()), default=(0, LoadStats())
         )
@@ -221,6 +228,7 @@ class Tenant(TenantLeases, TenantProducers):
             claimed=sum(queue.claimed for queue in queues),
             dead=sum(queue.dead for queue in queues),
             outbox=outbox,
+            undeliverable=undeliverable,
             oldest_age=max(ages, default=None),
             max_depth=max_depth,
             file_bytes=size_of(self.path),

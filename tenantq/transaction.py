@@ -179,7 +179,7 @@ class Transaction:
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
         headers: Mapping[str, str] | None = None,
     ) -> int:
-        """Put an event into the outbox and return its place there; the forwarder takes it to Postgres."""
+        """Put an event into the outbox and return its place there; see `Tenant.emit`."""
         operation = emit_operation(
             self._tenant.clock,
             topic,
@@ -189,6 +189,7 @@ class Transaction:
             priority=priority,
             max_attempts=max_attempts,
             headers=headers,
+            max_outbox=self._tenant.store.config.max_outbox,
         )
         return self._guarded(operation)
 

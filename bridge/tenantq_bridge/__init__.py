@@ -22,6 +22,7 @@ What is promised and how it is kept: docs/bridge.md. Needs the extra `bridge`.
 """
 
 from tenantq_bridge.autovacuum import AutovacuumSettings, TableAutovacuum
+from tenantq_bridge.breaker import BreakerState, BreakerStatus
 from tenantq_bridge.deliverer import Deliverer
 from tenantq_bridge.delivery import SharedMessage
 from tenantq_bridge.diagnosis import Finding, Health, HealthVerdict
@@ -47,6 +48,7 @@ from tenantq_bridge.horizon import HolderKind, SnapshotHolder
 from tenantq_bridge.maintenance import Maintenance
 from tenantq_bridge.outgoing import TenantOwner
 from tenantq_bridge.pgmq import PgmqTarget
+from tenantq_bridge.presence import ForwarderStatus, running_forwarders
 from tenantq_bridge.queue import PostgresQueue
 from tenantq_bridge.series import Growth, HeapHealth, IndexHealth
 from tenantq_bridge.states import ForwardingState
@@ -56,9 +58,12 @@ from tenantq_bridge.target import Target
 
 __all__ = [
     "AutovacuumSettings",
+    "BreakerState",
+    "BreakerStatus",
     "Deliverer",
     "Finding",
     "Forwarder",
+    "ForwarderStatus",
     "ForwardingState",
     "Growth",
     "Health",
@@ -91,5 +96,6 @@ __all__ = [
     "TenantQuarantined",
     "UnsupportedPostgres",
     "read_health",
+    "running_forwarders",
     "take_sample",
 ]

@@ -125,8 +125,8 @@ def test_a_forwarder_killed_anywhere_loses_and_repeats_nothing(
     root = tmp_path / "store"
     for tenant in range(3):
         emit(root, range(10 * tenant, 10 * tenant + 10), f"t{tenant}")
-    assert run_child(root, migrated_dsn, point, 2, "invoices") == -signal.SIGKILL
-    assert run_child(root, migrated_dsn, point, 1, "invoices") == -signal.SIGKILL
+    assert run_child(root, migrated_dsn, point, 2, "pgmq invoices") == -signal.SIGKILL
+    assert run_child(root, migrated_dsn, point, 1, "pgmq invoices") == -signal.SIGKILL
     with tenantq.open(root) as store:
         forward(store, PgmqTarget(postgres_queue, "invoices"))
     assert sorted(sent()) == list(range(30))
@@ -170,15 +170,16 @@ def test_a_restored_tenant_repeats_and_loses_nothing(
     assert sent() == [*range(15), *range(100, 120)]
 
 
-def test_what_jsonb_does_not_take_holds_up_its_tenant_alone(
+def test_what_jsonb_does_not_take_is_kept_in_its_tenants_file_and_holds_up_nobody(
     store: tenantq.Store, postgres_queue: PostgresQueue, sent: Sent
 ) -> None:
     store.tenant("nul").emit("t", "\0")
     store.tenant("acme").emit("t", 1)
     forwarder = Forwarder(store, PgmqTarget(postgres_queue, "invoices"))
     assert drain(forwarder) == 1
-    assert list(forwarder.tenant_failures) == ["nul"]
+    assert forwarder.undeliverable == 1
     forwarder.stop()
+    assert [event.topic for event in store.tenant("nul").outbox.undeliverable()] == ["t"]
     assert sent() == [1]
 
 

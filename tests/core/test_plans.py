@@ -14,7 +14,8 @@ from tenantq.sqlfile import load_statements
 from tenantq.testing import ManualClock
 
 FILES = {
-    name: load_statements("tenantq", f"{name}.sql") for name in ("queue", "dead", "outbox", "stats", "bounds")
+    name: load_statements("tenantq", f"{name}.sql")
+    for name in ("queue", "dead", "outbox", "undeliverable", "stats", "bounds")
 }
 STATEMENTS = {f"{file}.{name}": sql for file, statements in FILES.items() for name, sql in statements.items()}
 
@@ -36,6 +37,7 @@ NOT_HOT = {
     "bounds.read_bounds",  # one row a bounded queue
     "bounds.read_whole_depth",  # one row a queue
     "outbox.count_pending",  # verify
+    "undeliverable.recount_undeliverable",  # verify
     "outbox.prune_events",  # a bounded step, see below
 }
 

@@ -9,19 +9,28 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tenantq import Store, TenantqError
+from tenantq import Store, TenantqError, UndeliverableEvent
+from tenantq.clock import to_datetime
 from tenantq_tools.cli._failures import PROBLEM, report
 from tenantq_tools.cli._health import health
 from tenantq_tools.cli._logs import show_log, with_log_level
-from tenantq_tools.cli._options import connect, open_store, with_json, with_postgres, with_store
-from tenantq_tools.cli._output import note, print_json, print_table, printable
+from tenantq_tools.cli._options import (
+    confirm,
+    connect,
+    open_store,
+    with_json,
+    with_postgres,
+    with_store,
+    with_yes,
+)
+from tenantq_tools.cli._output import describe_event, note, print_json, print_table, printable, shorten
 from tenantq_tools.cli._overview import tenants_and_strays
 from tenantq_tools.cli._progress import progress
 from tenantq_tools.cli._signals import on_signals
 from tenantq_tools.cli.owners import assign, forget, owners, send
 
 if TYPE_CHECKING:
-    from tenantq_bridge import Deliverer, Forwarder, PostgresQueue, TenantOwner
+    from tenantq_bridge import Deliverer, Forwarder, ForwarderStatus, PostgresQueue, TenantOwner
 
 __all__ = ["bridge"]
 
@@ -171,7 +180,14 @@ def run(
         report(failure)
     if as_json:
         failed = {tenant: failure.message for tenant, failure in failures.items()}
-        print_json({"forwarded": forwarder.forwarded, "delivered": deliverer.delivered, "failed": failed})
+        print_json(
+            {
+                "forwarded": forwarder.forwarded,
+                "delivered": deliverer.delivered,
+                "failed": failed,
+                "undeliverable": forwarder.undeliverable,
+            }
+        )
     else:
         click.echo(f"{forwarder.forwarded} events forwarded, {deliverer.delivered} messages delivered")
     if once and failures:
@@ -184,7 +200,10 @@ def run(
 @with_json
 @click.pass_context
 def status(ctx: click.Context, *, store_path: str | None, dsn: str, as_json: bool) -> None:
-    """Show the shared queues, the subscriptions, what waits for tenants, and, given a store, its events.
+    """Show the shared queues, the subscriptions, what waits for tenants and, given a store, its forwarders.
+
+    A forwarder's breaker is closed while Postgres answers it, open while it waits to try again, and half-open
+    while it tries.
 
     A tenant is held back when its file and Postgres disagree about what was forwarded: the exit status is
     then 1, and `tenantq bridge readmit` ends it.
@@ -193,15 +212,23 @@ def status(ctx: click.Context, *, store_path: str | None, dsn: str, as_json: boo
     Example:
       tenantq bridge status --json | jq .pending
     """
+    from tenantq_bridge import running_forwarders  # noqa: PLC0415 - an extra
+
     held: list[dict[str, object]] = []
     pending: int | None = None
+    undeliverable: int | None = None
     unreadable = 0
     with contextlib.ExitStack() as stack:
         queue = stack.enter_context(connect(dsn))
-        shared, subscriptions, outgoing = queue.stats(), queue.subscriptions(), queue.owners(waiting=True)
-        if store_path is not None:
-            store = stack.enter_context(open_store(store_path))
-            pending, unreadable = _pending(store)
+        store = None if store_path is None else stack.enter_context(open_store(store_path))
+        forwarders = [] if store is None else running_forwarders(store.root)
+        try:
+            shared, subscriptions, outgoing = queue.stats(), queue.subscriptions(), queue.owners(waiting=True)
+        except TenantqError:
+            _note_forwarders(forwarders)  # when Postgres is away, this is what one wants to know
+            raise
+        if store is not None:
+            pending, undeliverable, unreadable = _waiting(store)
             held = _held_back(store, queue)
     if as_json:
         print_json(
@@ -210,8 +237,10 @@ def status(ctx: click.Context, *, store_path: str | None, dsn: str, as_json: boo
                 "subscriptions": subscriptions,
                 "outgoing": outgoing,
                 "pending": pending,
+                "undeliverable": undeliverable,
                 "unreadable": unreadable,
                 "held_back": held,
+                "forwarders": forwarders,
             },
         )
     else:
@@ -224,6 +253,9 @@ def status(ctx: click.Context, *, store_path: str | None, dsn: str, as_json: boo
         click.echo()
         _print_outgoing(outgoing)
         click.echo("events waiting: give --store" if pending is None else f"events waiting: {pending}")
+        if undeliverable:
+            note(f"{undeliverable} events are undeliverable: `tenantq bridge undeliverable TENANT` shows them")
+        _note_forwarders(forwarders)
         for tenant in held:
             note(f"held back: {tenant['tenant']}: {tenant['reason']}")
     if held or unreadable:
@@ -274,6 +306,87 @@ def readmit(
         ctx.exit(PROBLEM)
 
 
+@bridge.command()
+@click.argument("tenant")
+@click.argument("places", metavar="[PLACE]...", type=int, nargs=-1)
+@click.option("--resend", "action", flag_value="resend", help="Send them again, under their own event ids.")
+@click.option("--discard", "action", flag_value="discard", help="Remove them for good.")
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Events shown at most.")
+@click.option(
+    "--width",
+    type=click.IntRange(min=1),
+    default=60,
+    show_default=True,
+    help="Characters of an error and of a payload; --json has all of them.",
+)
+@with_yes
+@with_store()
+@with_json
+def undeliverable(
+    *,
+    tenant: str,
+    places: tuple[int, ...],
+    action: str | None,
+    limit: int,
+    width: int,
+    yes: bool,
+    store_path: str,
+    as_json: bool,
+) -> None:
+    """List the events of a tenant that Postgres refused, send them again, or remove them.
+
+    PLACE is an event's place in the tenant's outbox, as the list shows it; without one, --resend and --discard
+    take all.
+
+    \b
+    Examples:
+      tenantq bridge undeliverable acme
+      tenantq bridge undeliverable acme 17 --resend
+    """
+    with open_store(store_path) as store:
+        outbox = store.tenant(tenant, create=False).outbox
+        match action:
+            case "resend":
+                _say_settled(tenant, "resent", outbox.redeliver(*places), as_json=as_json)
+            case "discard":
+                held = len(places) or outbox.position().undeliverable
+                confirm(f"Remove {held} events of tenant {printable(tenant)}?", yes=yes)
+                _say_settled(tenant, "discarded", outbox.discard(*places), as_json=as_json)
+            case _:
+                chosen = [event for event in outbox.undeliverable(limit) if not places or event.seq in places]
+                _list_undeliverable(tenant, chosen, width, as_json=as_json)
+
+
+def _say_settled(tenant: str, done: str, count: int, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"tenant": tenant, done: count})
+    else:
+        click.echo(f"{printable(tenant)}: {count} {done}")
+
+
+def _list_undeliverable(tenant: str, events: list[UndeliverableEvent], width: int, *, as_json: bool) -> None:
+    if as_json:
+        for event in events:
+            print_json(describe_event(tenant, event))
+        return
+    if not events:
+        note("There are no undeliverable events.")
+        return
+    print_table(
+        ("PLACE", "TOPIC", "REFUSED_AT", "ERROR", "PAYLOAD"),
+        [
+            (
+                event.seq,
+                event.topic,
+                to_datetime(event.refused_ns).isoformat(timespec="seconds"),
+                shorten(event.error, width),
+                shorten(event.body, width),
+            )
+            for event in events
+        ],
+    )
+
+
 def _routes(given: Sequence[str]) -> dict[str, str]:
     """Return what `--pgmq` says: the queue of each pattern."""
     routes: dict[str, str] = {}
@@ -314,19 +427,34 @@ def _run(forwarder: Forwarder, deliverer: Deliverer, queue: PostgresQueue, direc
         stopping.wait()
 
 
-def _pending(store: Store) -> tuple[int, int]:
-    """Return how many events wait, and in how many files nobody can tell."""
+def _note_forwarders(forwarders: list[ForwarderStatus]) -> None:
+    for forwarder in forwarders:
+        breaker = forwarder.breaker
+        said = [f"forwarder {forwarder.pid}: the breaker is {breaker.state}"]
+        if breaker.since is not None:
+            said.append(f"since {breaker.since.isoformat(timespec='seconds')}")
+        if breaker.next_try_at is not None:
+            said.append(f"next try at {breaker.next_try_at.isoformat(timespec='seconds')}")
+        if breaker.error is not None:
+            said.append(printable(breaker.error))
+        note(", ".join(said))
+
+
+def _waiting(store: Store) -> tuple[int, int, int]:
+    """Return how many events wait, how many are undeliverable, and in how many files nobody can tell."""
     ids, strays = tenants_and_strays(store)
-    pending, unreadable = 0, len(strays)
+    pending, undeliverable, unreadable = 0, 0, len(strays)
     with progress("reading tenants", len(ids)) as advance:
         for tenant_id in ids:
             try:
-                pending += store.tenant(tenant_id).outbox.position().pending
+                position = store.tenant(tenant_id).outbox.position()
+                pending += position.pending
+                undeliverable += position.undeliverable
             except TenantqError as exc:
                 report(exc)
                 unreadable += 1
             advance(1)
-    return pending, unreadable
+    return pending, undeliverable, unreadable
 
 
 def _held_back(store: Store, queue: PostgresQueue) -> list[dict[str, object]]:
