@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tenantq import _schema
-from tenantq._bounds import Admitted, Bounds
-from tenantq._sqlite import Database, Parameters, Row
+from tenantq._bounds import Admitted
+from tenantq._file_outbox import FileOutbox
+from tenantq._file_transaction import STEP
+from tenantq._file_upkeep import FileUpkeep
+from tenantq._sqlite import Row
 from tenantq.sqlfile import load_statements
 
 __all__ = ["STEP", "TenantFile"]
 
-STEP = 1000
-"""Rows that one maintenance statement moves before other writers get their turn."""
-
 _QUEUE = load_statements("tenantq", "queue.sql")
 _DEAD = load_statements("tenantq", "dead.sql")
-_OUTBOX = load_statements("tenantq", "outbox.sql")
-_STATS = load_statements("tenantq", "stats.sql")
 
 FIND_CLAIMABLE = _QUEUE["find_claimable"]
 CLAIM_MESSAGE = _QUEUE["claim_message"]
 ACK_MESSAGE = _QUEUE["ack_message"]
 PROBE_QUEUE = _QUEUE["probe_queue"]
 FIND_KEY = _QUEUE["find_key"]
-ADD_DEPTH = _STATS["add_depth"]
 
 MOST_ROWS = 64
 """Messages that one INSERT takes at most."""
@@ -48,139 +45,11 @@ def _insert_of(count: int) -> str:
 _INSERTS = {1 << power: _insert_of(1 << power) for power in range(MOST_ROWS.bit_length())}
 
 
-class TenantFile:
+class TenantFile(FileUpkeep, FileOutbox):
     """The statements of one open file, and what they add to the depths of its queues.
 
     Not for two threads at once. `begin` and `commit` enclose all that changes the file.
     """
-
-    def __init__(
-        self,
-        database: Database,
-        meta: dict[str, str],
-        boot_id: str,
-        *,
-        max_depth: int | None = None,
-        tell_of_room: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.database = database
-        self.tenant_id = meta["tenant_id"]
-        self.file_id = meta["file_id"]
-        self.boot_id = boot_id
-        self.commits = 0
-        self.news = False
-        """Whether the transaction made something claimable or emitted an event."""
-        self.is_committed = False
-        """Whether the transaction is durable, even if an interrupt came before `commit` could return."""
-        self.ready: dict[str, int] = {}
-        """How many messages were ready in a queue when we last changed it. A hint: others may have them by now."""
-        self.bounds = Bounds(database, max_depth)
-        self._tell_of_room = tell_of_room
-        self._has_room = False
-        self._execute = database.execute
-        self._run = database.run
-        self._depths: dict[str, list[int]] = {}
-        self._emitted = 0
-        self._last_seq = 0
-        self._is_of_this_boot = meta.get("boot_id") == boot_id
-        self._version = -1
-        self._forget()
-
-    # The transaction
-
-    def begin(self) -> None:
-        """Begin a write transaction."""
-        if self._depths or self._emitted:
-            self._reset()
-        self.news = self.is_committed = self._has_room = False
-        self.database.begin()
-        if self.database.version() != self._version:
-            self._forget()
-
-    def commit(self) -> None:
-        """Write the depths and commit; durable on return. A failure leaves nothing of the transaction."""
-        ready = {}
-        try:
-            for queue, depths in self._depths.items():
-                row = (*depths, queue)
-                add = ADD_DEPTH if self.bounds.are_none else _STATS["add_bounded_depth"]
-                found = self._execute(add, row) or self._execute(_STATS["begin_depth"], row)
-                ready[queue] = found[0][0]
-                if not self.bounds.are_none:
-                    _ready, depth, are_bounds = found[0]
-                    self.bounds.learn(are_bounds)
-                    if self.bounds.are_set and self.bounds.move(queue, depth, depths):
-                        self._has_room = True
-            if self._emitted:
-                self._run(_OUTBOX["count_events"], (self._last_seq, self._emitted))
-            self.database.commit()
-        except Exception:
-            self.rollback()
-            raise
-        except BaseException:
-            # SQLite waits for the disk in COMMIT, so this is where an interrupt arrives: mostly behind it.
-            self.is_committed = not self.database.in_transaction
-            if not self.is_committed:
-                self.rollback()
-            raise
-        self.is_committed = True
-        self._version = self.database.version()
-        self.ready.update(ready)
-        self.commits += 1
-        if self._has_room:
-            self._tell_of_room()
-
-    def rollback(self) -> None:
-        """Undo the transaction."""
-        self._forget()
-        self._reset()
-        self.database.rollback()
-
-    def _forget(self) -> None:
-        """Forget what the file said of itself: it has been changed by others, or by what was undone."""
-        self._last_id = -1
-        self._is_due_known = False
-        self._due_at: int | None = None
-        self._leased_until: int | None = None
-        self._paused: set[str] | None = None
-        self.bounds.forget()
-        self.ready.clear()
-
-    def savepoint(self) -> tuple[object, ...]:
-        """Begin a part of the transaction that can be undone alone."""
-        self._execute("SAVEPOINT operation")
-        depths = {queue: list(counts) for queue, counts in self._depths.items()}
-        return depths, self._emitted, self._last_seq, self.news
-
-    def release_savepoint(self) -> None:
-        """Keep the part."""
-        self._execute("RELEASE operation")
-
-    def undo_savepoint(self, saved: tuple[object, ...]) -> None:
-        """Undo the part, and what it added to the depths."""
-        self._execute("ROLLBACK TO operation")
-        self._execute("RELEASE operation")
-        self._depths, self._emitted, self._last_seq, self.news = saved  # type: ignore[assignment]
-        self._forget()
-
-    def _reset(self) -> None:
-        self._depths = {}
-        self._emitted = 0
-        self.news = False
-        self._has_room = False
-        self.is_committed = False
-
-    def execute_guest(self, sql: str, parameters: Parameters) -> list[Row]:
-        """Run SQL of the application, which may have inserted into our tables too."""
-        self._forget()
-        return self.database.execute_guest(sql, parameters)
-
-    def _depth(self, queue: str) -> list[int]:
-        """Return what the transaction adds: [last_id, ready, scheduled, claimed, dead]."""
-        depths = self._depths.get(queue)
-        if depths is None:
-            depths = self._depths[queue] = [0, 0, 0, 0, 0]
-        return depths
 
     # Enqueue
 
@@ -447,174 +316,3 @@ class TenantFile:
             self.begin()
             self._enter_boot()
             self.commit()
-
-    # What an operator needs
-
-    def peek(self, queue: str, limit: int) -> list[Row]:
-        """Return what waits in a queue: first what is ready, in the order of the claims, then by time."""
-        rows = self._execute(_QUEUE["peek_ready"], (queue, limit))
-        if len(rows) < limit:
-            rows += self._execute(_QUEUE["peek_scheduled"], (queue, limit - len(rows)))
-        return rows
-
-    def purge(self, queue: str) -> int:
-        """Delete up to STEP messages of a queue, waiting or claimed; return how many."""
-        count = 0
-        for depth, statement in ((1, "find_ready"), (2, "find_scheduled"), (3, "find_claimed")):
-            rows = self._execute(_QUEUE[statement], (queue, STEP - count)) if count < STEP else []
-            for (message_id,) in rows:
-                self._execute(_QUEUE["delete_message"], (message_id,))
-            self._depth(queue)[depth] -= len(rows)
-            count += len(rows)
-        return count
-
-    def pause(self, queue: str, now: int) -> None:
-        """Let no claim find the messages of a queue."""
-        self._run(_QUEUE["pause_queue"], (queue, now))
-        self._paused = None
-
-    def resume(self, queue: str) -> None:
-        """Let claims find the messages of a queue again."""
-        self._run(_QUEUE["resume_queue"], (queue,))
-        self._paused = None
-        self.news = True
-
-    def limit(self, queue: str | None, max_depth: int | None) -> None:
-        """Change what a queue may hold, or with None all together."""
-        self.bounds.set(queue, max_depth)
-        self._has_room = True
-
-    def _is_paused(self, queue: str) -> bool:
-        if self._paused is None:
-            self._paused = {row[0] for row in self.paused()}
-        return queue in self._paused
-
-    def paused(self) -> list[Row]:
-        """Return the (queue,) of each that is paused."""
-        return self._execute(_QUEUE["list_paused"])
-
-    def give_back_claims(self) -> int:
-        """Give every claimed message back, its attempt not counted; return how many."""
-        self._execute(_QUEUE["give_back_claims"])
-        count = self.database.changed
-        self._execute(_QUEUE["forget_leases"])
-        self._execute(_QUEUE["count_given_back"])
-        return count
-
-    # Dead letters
-
-    def list_dead(self, queue: str | None, limit: int) -> list[Row]:
-        """Return dead letters, the oldest message first."""
-        if queue is None:
-            return self._execute(_DEAD["list_dead"], (limit,))
-        return self._execute(_DEAD["list_dead_of_queue"], (queue, limit))
-
-    def find_dead(self, queue: str | None, after: int) -> list[Row]:
-        """Return (id, queue, key) of up to STEP dead letters with higher ids."""
-        if queue is None:
-            return self._execute(_DEAD["find_dead_after"], (after, STEP))
-        return self._execute(_DEAD["find_dead_of_queue_after"], (queue, after, STEP))
-
-    def find_dead_message(self, message_id: int) -> list[Row]:
-        """Return (id, queue, key) of a dead letter, or nothing."""
-        return self._execute(_DEAD["find_dead_message"], (message_id,))
-
-    def redrive(self, message_id: int, queue: str, key: str | None, *, now: int) -> bool:
-        """Make a dead letter ready again under its id; False while its key belongs to a live message."""
-        if key is not None and self._execute(FIND_KEY, (queue, key)):
-            return False
-        self._execute(_DEAD["revive_message"], (now, message_id))
-        self._execute(_DEAD["delete_dead"], (message_id,))
-        depths = self._depth(queue)
-        depths[4] -= 1
-        depths[1] += 1
-        self.news = True
-        return True
-
-    def purge_dead(self, queue: str | None) -> int:
-        """Delete up to STEP dead letters; return how many."""
-        rows = self.find_dead(queue, -(2**63))
-        for message_id, of_queue, _key in rows:
-            self._execute(_DEAD["delete_dead"], (message_id,))
-            self._depth(of_queue)[4] -= 1
-        return len(rows)
-
-    # The outbox
-
-    def emit(
-        self,
-        event_id: str,
-        topic: str,
-        body: str | bytes,
-        *,
-        now: int,
-        visible_at: int | None,
-        priority: int,
-        max_attempts: int,
-        headers: str | None,
-    ) -> int:
-        """Insert an event; return its place in the outbox."""
-        row = (event_id, topic, priority, max_attempts, visible_at, now, headers, body)
-        self._last_seq = int(self._execute(_OUTBOX["insert_event"], row)[0][0])
-        self._emitted += 1
-        self.news = True
-        return self._last_seq
-
-    def outbox_position(self) -> Row:
-        """Return (forwarded seq, its event id, last seq, pending, undeliverable)."""
-        return self._execute(_OUTBOX["outbox_position"])[0]
-
-    def pending(self) -> int:
-        """Return how many events are not known to be in Postgres, with those that this transaction emits."""
-        return int(self.outbox_position()[3]) + self._emitted
-
-    def count_pending(self) -> int:
-        """Count the events behind the last forwarded one, one by one."""
-        return int(self._execute(_OUTBOX["count_pending"])[0][0])
-
-    def read_events(self, after: int, limit: int) -> list[Row]:
-        """Return events behind a place in the outbox, in their order."""
-        return self._execute(_OUTBOX["read_events"], (after, limit))
-
-    def event_id_at(self, seq: int) -> str | None:
-        """Return the id of the event at a place in the outbox; None where none is kept."""
-        rows = self._execute(_OUTBOX["event_id_at"], (seq,))
-        return rows[0][0] if rows else None
-
-    def mark_forwarded(self, seq: int, event_id: str | None) -> None:
-        """Keep how far the events are known to be in Postgres."""
-        self._execute(_OUTBOX["mark_forwarded"], (seq, event_id))
-
-    def confirm_forwarded(self, seq: int, event_id: str) -> bool:
-        """Keep that the events up to this one are in Postgres; False if it is not here, or known already."""
-        self._run(_OUTBOX["confirm_forwarded"], (seq, event_id))
-        return bool(self.database.changed)
-
-    def oldest_event(self) -> int | None:
-        """Return when the first event that is kept was emitted (Unix nanoseconds)."""
-        rows = self._execute(_OUTBOX["oldest_event"])
-        return rows[0][0] if rows else None
-
-    def prune_events(self, before: int) -> int:
-        """Delete up to STEP forwarded events emitted before a time, never the last forwarded one."""
-        self._execute(_OUTBOX["prune_events"], (STEP, before))
-        return self.database.changed
-
-    # Stats
-
-    def depths(self) -> list[Row]:
-        """Return (queue, ready, scheduled, claimed, dead) of every queue."""
-        return self._execute(_STATS["read_depths"])
-
-    def count_due(self, now: int, boottime: int) -> list[Row]:
-        """Return (queue, was claimed, count) of what is due and not yet moved."""
-        return self._execute(_STATS["count_due"], (now, boottime))
-
-    def oldest_ready(self, queue: str) -> int | None:
-        """Return since when the oldest ready message of a queue is claimable (Unix nanoseconds)."""
-        oldest: int | None = self._execute(_STATS["oldest_ready"], (queue,))[0][0]
-        return oldest
-
-    def recount(self) -> list[Row]:
-        """Count the rows of every queue one by one: (queue, ready, scheduled, claimed, dead)."""
-        return self._execute(_STATS["recount_depths"])

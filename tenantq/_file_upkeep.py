@@ -1,0 +1,125 @@
+"""What an operator asks of a tenant's file: one method a statement."""
+
+from __future__ import annotations
+
+from tenantq._file_transaction import STEP, FileTransaction
+from tenantq._sqlite import Row
+from tenantq.sqlfile import load_statements
+
+__all__ = ["FileUpkeep"]
+
+_QUEUE = load_statements("tenantq", "queue.sql")
+_DEAD = load_statements("tenantq", "dead.sql")
+_STATS = load_statements("tenantq", "stats.sql")
+
+
+class FileUpkeep(FileTransaction):
+    """The queues and dead letters of one open file, to look at and to set right."""
+
+    def peek(self, queue: str, limit: int) -> list[Row]:
+        """Return what waits in a queue: first what is ready, in the order of the claims, then by time."""
+        rows = self._execute(_QUEUE["peek_ready"], (queue, limit))
+        if len(rows) < limit:
+            rows += self._execute(_QUEUE["peek_scheduled"], (queue, limit - len(rows)))
+        return rows
+
+    def purge(self, queue: str) -> int:
+        """Delete up to STEP messages of a queue, waiting or claimed; return how many."""
+        count = 0
+        for depth, statement in ((1, "find_ready"), (2, "find_scheduled"), (3, "find_claimed")):
+            rows = self._execute(_QUEUE[statement], (queue, STEP - count)) if count < STEP else []
+            for (message_id,) in rows:
+                self._execute(_QUEUE["delete_message"], (message_id,))
+            self._depth(queue)[depth] -= len(rows)
+            count += len(rows)
+        return count
+
+    def pause(self, queue: str, now: int) -> None:
+        """Let no claim find the messages of a queue."""
+        self._run(_QUEUE["pause_queue"], (queue, now))
+        self._paused = None
+
+    def resume(self, queue: str) -> None:
+        """Let claims find the messages of a queue again."""
+        self._run(_QUEUE["resume_queue"], (queue,))
+        self._paused = None
+        self.news = True
+
+    def limit(self, queue: str | None, max_depth: int | None) -> None:
+        """Change what a queue may hold, or with None all together."""
+        self.bounds.set(queue, max_depth)
+        self._has_room = True
+
+    def _is_paused(self, queue: str) -> bool:
+        if self._paused is None:
+            self._paused = {row[0] for row in self.paused()}
+        return queue in self._paused
+
+    def paused(self) -> list[Row]:
+        """Return the (queue,) of each that is paused."""
+        return self._execute(_QUEUE["list_paused"])
+
+    def give_back_claims(self) -> int:
+        """Give every claimed message back, its attempt not counted; return how many."""
+        self._execute(_QUEUE["give_back_claims"])
+        count = self.database.changed
+        self._execute(_QUEUE["forget_leases"])
+        self._execute(_QUEUE["count_given_back"])
+        return count
+
+    # Dead letters
+
+    def list_dead(self, queue: str | None, limit: int) -> list[Row]:
+        """Return dead letters, the oldest message first."""
+        if queue is None:
+            return self._execute(_DEAD["list_dead"], (limit,))
+        return self._execute(_DEAD["list_dead_of_queue"], (queue, limit))
+
+    def find_dead(self, queue: str | None, after: int) -> list[Row]:
+        """Return (id, queue, key) of up to STEP dead letters with higher ids."""
+        if queue is None:
+            return self._execute(_DEAD["find_dead_after"], (after, STEP))
+        return self._execute(_DEAD["find_dead_of_queue_after"], (queue, after, STEP))
+
+    def find_dead_message(self, message_id: int) -> list[Row]:
+        """Return (id, queue, key) of a dead letter, or nothing."""
+        return self._execute(_DEAD["find_dead_message"], (message_id,))
+
+    def redrive(self, message_id: int, queue: str, key: str | None, *, now: int) -> bool:
+        """Make a dead letter ready again under its id; False while its key belongs to a live message."""
+        if key is not None and self._execute(_QUEUE["find_key"], (queue, key)):
+            return False
+        self._execute(_DEAD["revive_message"], (now, message_id))
+        self._execute(_DEAD["delete_dead"], (message_id,))
+        depths = self._depth(queue)
+        depths[4] -= 1
+        depths[1] += 1
+        self.news = True
+        return True
+
+    def purge_dead(self, queue: str | None) -> int:
+        """Delete up to STEP dead letters; return how many."""
+        rows = self.find_dead(queue, -(2**63))
+        for message_id, of_queue, _key in rows:
+            self._execute(_DEAD["delete_dead"], (message_id,))
+            self._depth(of_queue)[4] -= 1
+        return len(rows)
+
+    # Stats
+
+    def depths(self) -> list[Row]:
+        """Return (queue, ready, scheduled, claimed, dead) of every queue."""
+        return self._execute(_STATS["read_depths"])
+
+    def count_due(self, now: int, boottime: int) -> list[Row]:
+        """Return (queue, was claimed, count) of what is due and not yet moved."""
+        return self._execute(_STATS["count_due"], (now, boottime))
+
+    def oldest_ready(self, queue: str) -> int | None:
+        """Return since when the oldest ready message of a queue is claimable (Unix nanoseconds)."""
+        oldest: int | None = self._execute(_STATS["oldest_ready"], (queue,))[0][0]
+        return oldest
+
+    def recount(self) -> list[Row]:
+        """Count the rows of every queue one by one: (queue, ready, scheduled, claimed, dead)."""
+        return self._execute(_STATS["recount_depths"])
