@@ -19,7 +19,8 @@ __all__ = ["Crew", "Log", "Seat", "Window"]
 CONTEXT = multiprocessing.get_context("forkserver")
 """A child is forked from a process that has opened nothing: fast, and no file is inherited."""
 
-CONTEXT.set_forkserver_preload(["bench._load"])
+CONTEXT.set_forkserver_preload(["bench._load", "bench._steady", "psycopg", "tenantq_bridge"])
+"""What cannot be imported is left out: a hundred children must not each import for themselves."""
 
 WARM_UP, MEASURE, STOP = range(3)
 

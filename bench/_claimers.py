@@ -1,4 +1,4 @@
-"""What claims in Postgres, one process each: the documents' statement, and PostgresQueue one by one and in batches."""
+"""What claims in Postgres, in a process: the documents' statement; PostgresQueue, one by one and in batches."""
 
 from __future__ import annotations
 
@@ -38,6 +38,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 class Claimer(ABC):
     """One process's way to claim and to end what it claimed."""
+
+    batch = 1
+    """Messages that a claim brings, where it can bring more than one."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
@@ -95,8 +98,6 @@ class DocumentsLoop(DocumentsClaim):
 class TenantqClaim(Claimer):
     """PostgresQueue: a claim and an ack a message."""
 
-    batch = 1
-
     def __init__(self, dsn: str) -> None:
         super().__init__(dsn)
         self._queue = open_queue(dsn)
@@ -144,7 +145,8 @@ def prepare(server: Server, database: str, claimer: str, rows: int) -> None:
         with connect(dsn) as connection:
             connection.execute("SET statement_timeout = 0")
             connection.execute(TABLE)
-            connection.execute(FILL, (rows,))
+            # All in the past: what is produced later comes behind them.
+            connection.execute(FILL, (1 - rows, 0))
             connection.execute(PARTIAL_INDEX)
             connection.execute("VACUUM (ANALYZE) jobs")
         return

@@ -34,9 +34,9 @@ CREATE TABLE jobs (
 FILL = """
 INSERT INTO jobs (payload, created_at)
   SELECT jsonb_build_object('n', g), now() + (g * interval '1 millisecond')
-    FROM generate_series(1, %s) g;
+    FROM generate_series(%s::bigint, %s::bigint) g;
 """
-"""A created_at of its own for each row, so that the order is a real one."""
+"""A created_at of its own for each row, so that the order is a real one. Theirs is from 1 to how many."""
 
 PARTIAL_INDEX = "CREATE INDEX jobs_queue_idx ON jobs (created_at) WHERE status='queued'"
 
@@ -69,7 +69,7 @@ ENQUEUE = "INSERT INTO jobs (payload) VALUES (%s)"
 
 PRODUCE = """
 INSERT INTO jobs (payload, created_at)
-  SELECT jsonb_build_object('n', g), clock_timestamp() FROM generate_series(1, %s) g
+  SELECT jsonb_build_object('n', g), clock_timestamp() FROM generate_series(1, %s::bigint) g
 """
 
 CLAIM_RETURNING = CLAIM + "RETURNING id, payload::text"

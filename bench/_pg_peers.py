@@ -2,8 +2,9 @@
 
     python -m bench._pg_peers NAME DSN JOBS SECONDS
 
-prints what it found as one line of JSON. It is a process of its own, since the peers' event loops, threads and signal
-handlers are theirs to set up; and it ends by itself when its time is over, whatever a peer does then.
+prints what it found as one line of JSON. It is a process of its own, since the peers' event loops, threads
+and signal handlers are theirs to set up; and it ends by itself when its time is over, whatever a peer does
+then.
 """
 
 from __future__ import annotations
@@ -105,7 +106,9 @@ class Tenantq(Peer):
 
 
 class Documents(Peer):
-    note = f"INSERT of {CHUNK:,} in one pipeline; the claim one by one, as printed; the ack deletes; tuned autovacuum"
+    note = (
+        f"INSERT of {CHUNK:,} in one pipeline; the claim one by one, as printed; the ack deletes; tuned autovacuum"
+    )
 
     def prepare(self, handled: Handled) -> None:
         self._handled = handled
@@ -128,7 +131,7 @@ class Documents(Peer):
 class Procrastinate(AsyncPeer):
     packages = ("procrastinate",)
     modules = ("procrastinate",)
-    note = f"batch_defer_async of {CHUNK:,}; a worker of concurrency {CONCURRENCY}, which fetches one by one; delete_jobs"
+    note = f"batch_defer_async of {CHUNK:,}; a worker of concurrency {CONCURRENCY}, one job a fetch; delete_jobs"
 
     def prepare(self, handled: Handled) -> None:
         module = importlib.import_module("procrastinate")
@@ -164,7 +167,9 @@ class Procrastinate(AsyncPeer):
 class PgQueuer(AsyncPeer):
     packages = ("pgqueuer", "asyncpg")
     modules = ("pgqueuer", "asyncpg")
-    note = f"enqueue of {CHUNK:,}; asyncpg, uvloop; run(batch_size={BATCH}), which buffers its acks; durable tables"
+    note = (
+        f"enqueue of {CHUNK:,}; asyncpg, uvloop; run(batch_size={BATCH}), which buffers its acks; durable tables"
+    )
 
     def prepare(self, handled: Handled) -> None:
         self._pgqueuer = importlib.import_module("pgqueuer")
@@ -291,9 +296,7 @@ class Run:
             time.sleep(POLL)
         # What is handled last is acked a moment later; a worker that goes on for ever is ended here.
         seconds = max(self._last - started, POLL)
-        found = Found(
-            enqueued=enqueued, enqueue_seconds=took, handled=self._handled, handle_seconds=seconds
-        )
+        found = Found(enqueued=enqueued, enqueue_seconds=took, handled=self._handled, handle_seconds=seconds)
         sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
         sys.stdout.flush()
         os._exit(0)

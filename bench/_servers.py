@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from bench._options import Options
+
 __all__ = ["MISSING", "SERVERS", "Server", "connect", "server"]
 
 SERVERS = ("embedded", "system")
@@ -48,9 +50,9 @@ def connect(dsn: str) -> Any:
 
 
 class Server:
-    """One server that listens on a socket in a directory of its own. Durable: fsync and synchronous_commit are on."""
+    """One server on a socket in a directory of its own, with synchronous_commit on."""
 
-    def __init__(self, kind: str, scratch: str | None) -> None:
+    def __init__(self, kind: str, scratch: str | None, *, fsync: bool) -> None:
         self._binaries, self._user = _binaries(kind)
         self._directory = Path(tempfile.mkdtemp(prefix="tenantq-bench-pg-", dir=scratch))
         self._directory.chmod(0o755)
@@ -61,16 +63,19 @@ class Server:
             shutil.chown(self._directory, self._user)
             shutil.chown(self._sockets, self._user)
         self._data = self._directory / "data"
+        self._settings = SETTINGS if fsync else SETTINGS | {"fsync": "off"}
 
     def start(self) -> None:
         """Make the server's files and start it."""
         self._run("initdb", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync", "-D", str(self._data))
         # In the file, and not given at the start, which ALTER SYSTEM could not change.
         with (self._data / "postgresql.conf").open("a", encoding="utf-8") as file:
-            file.writelines(f"{name} = '{value}'\n" for name, value in SETTINGS.items())
+            file.writelines(f"{name} = '{value}'\n" for name, value in self._settings.items())
         options = f"-c listen_addresses= -c unix_socket_directories={self._sockets}"
         log = str(self._directory / "log")
-        self._run("pg_ctl", "-w", "-t", str(START_TIMEOUT), "-l", log, "-o", options, "-D", str(self._data), "start")
+        self._run(
+            "pg_ctl", "-w", "-t", str(START_TIMEOUT), "-l", log, "-o", options, "-D", str(self._data), "start"
+        )
 
     def close(self) -> None:
         """Stop the server and remove its files."""
@@ -139,9 +144,11 @@ class Server:
 
 
 @contextlib.contextmanager
-def server(kind: str = "embedded", scratch: str | None = None) -> Iterator[Server]:
+def server(options: Options | None = None) -> Iterator[Server]:
     """Start a server, yield it, and stop it whatever happens."""
-    own = Server(kind, scratch)
+    options = options or Options()
+    # A smoke run measures nothing: it need not wait for a disk.
+    own = Server(options.postgres, options.scratch, fsync=not options.is_smoke)
     try:
         own.start()
         yield own

@@ -51,7 +51,9 @@ class Waits:
     def top(self, count: int = 3) -> str:
         """Return the commonest with their percentages."""
         total = max(1, self.counts.total())
-        return ", ".join(f"{event} {100 * number / total:.0f}%" for event, number in self.counts.most_common(count))
+        return ", ".join(
+            f"{event} {100 * number / total:.0f}%" for event, number in self.counts.most_common(count)
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()

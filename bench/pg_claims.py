@@ -1,12 +1,13 @@
 """How many messages a second do 1 to 100 workers claim from Postgres, and what do they wait for?
 
 The documents' table and claim, as they printed them, take turns with PostgresQueue, one message a call and in
-batches of 100. Their claim brings nothing back and ends nothing, as in their load; ours brings the payload, and
-acks. Every trial begins with a fresh copy of the same full, vacuumed database. synchronous_commit is on, and off
-beside it.
+batches of 100. Their claim brings nothing back and ends nothing, as in their load; ours brings the payload,
+and acks. Every trial begins with a fresh copy of the same full, vacuumed database. synchronous_commit is on,
+and off beside it.
 
-Left out: the network (a socket of this host), the work (a real job does some), and the decay (see pg_decay). Workers are
-processes in Python where theirs were pgbench's threads, which costs both the same, and a call more than a message.
+Left out: the network (a socket of this host), the work (a real job does some), and the decay (see pg_decay).
+Workers are processes in Python where theirs were pgbench's threads, which costs both the same, and a call
+more than a message.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from bench._children import Crew
-from bench._claimers import BATCH, CLAIMERS, DOCUMENTS, Plan, claim, prepare
+from bench._claimers import BATCH, DOCUMENTS, Plan, claim, prepare
 from bench._measure import median, paired, percentiles_ms
 from bench._options import Options
 from bench._plots import chart
@@ -47,7 +48,7 @@ def run(options: Options) -> Result:
     workers = options.pick(WORKERS, (2,))
     found: dict[tuple[int, str, str], list[Trial]] = {}
     result = Result(rows=[], parameters={})
-    with server(options.postgres, options.scratch) as postgres:
+    with server(options) as postgres:
         result.parameters = {"postgres": postgres.version, "batch": BATCH}
         for number, name in enumerate(NAMES):
             postgres.query(f"CREATE DATABASE full_{number}")
@@ -147,7 +148,7 @@ def add_ratios(result: Result, workers: tuple[int, ...], found: dict[tuple[int, 
                 continue
             result.ratios.append(
                 paired(
-                    f"{name}, claim and ack / documents' one-row claim, each at its best, synchronous_commit {setting}",
+                    f"{name}, claim and ack / documents' claim, each at its best, synchronous_commit {setting}",
                     rates[name][:length],
                     rates[NAMES[0]][:length],
                     at_least=5 if name == NAMES[2] and setting == "on" else None,

@@ -1,12 +1,12 @@
 """How fast are enqueue, claim and ack, beside other queues in Postgres, each by its own documented fast path?
 
-Some thousand jobs that do nothing are enqueued, in the largest batches that a peer's documentation has, and then handled
-by one process of the peer's own worker; the rate is until the last job. They take turns, each in a new database of
-the same server with synchronous_commit on and every table logged.
+Some thousand jobs that do nothing are enqueued, in the largest batches that a peer's documentation has, and
+then handled by one process of the peer's own worker; the rate is until the last job. They take turns, each in
+a new database of the same server with synchronous_commit on and every table logged.
 
-Left out: the latency of a job in an empty queue, several workers, and what each peer does beyond this: they keep
-results, run cron, retry, show a dashboard. A peer that is not installed, fails or does not end is named with its
-reason.
+Left out: the latency of a job in an empty queue, several workers, and what each peer does beyond this: they
+keep results, run cron, retry, show a dashboard. A peer that is not installed, fails or does not end is named
+with its reason.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def run(options: Options) -> Result:
     seconds = options.pick(5 * options.window + 5, 5.0)
     failures = {name: reason for name in PEERS if (reason := missing(name))}
     found: dict[str, list[Found]] = {name: [] for name in PEERS}
-    with server(options.postgres, options.scratch) as postgres:
+    with server(options) as postgres:
         version = postgres.version
         for _ in range(options.iterations):
             for name in PEERS:
