@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import pkgutil
+import signal
 import sys
 from pathlib import Path
 from typing import Protocol, cast
@@ -117,6 +118,8 @@ def main() -> int:
         rate=arguments.rate,
         only=arguments.only,
     )
+    # So that the servers and the processes of a trial end with what is ended from outside.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     for name in names() if arguments.name == "all" else [arguments.name]:
         result = run(name, options)
         if not arguments.json:

@@ -54,6 +54,8 @@ class Server:
 
     def __init__(self, kind: str, scratch: str | None, *, fsync: bool) -> None:
         self._binaries, self._user = _binaries(kind)
+        if self._user is not None and scratch is not None and not _is_open(Path(scratch)):
+            scratch = None  # as root the server runs as another user, who may not go there
         self._directory = Path(tempfile.mkdtemp(prefix="tenantq-bench-pg-", dir=scratch))
         self._directory.chmod(0o755)
         # A socket's path may have about a hundred characters, and a scratch directory's may be longer.
@@ -154,6 +156,12 @@ def server(options: Options | None = None) -> Iterator[Server]:
         yield own
     finally:
         own.close()
+
+
+def _is_open(directory: Path) -> bool:
+    """Tell whether every user may enter a directory."""
+    path = directory.resolve()
+    return all(one.stat().st_mode & 0o001 for one in (path, *path.parents))
 
 
 def _binaries(kind: str) -> tuple[Path, str | None]:

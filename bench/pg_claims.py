@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench._children import Crew
+from bench._children import Crew, reason_of
 from bench._claimers import BATCH, DOCUMENTS, Plan, claim, prepare
 from bench._measure import median, paired, percentiles_ms
 from bench._options import Options
@@ -60,7 +60,7 @@ def run(options: Options) -> Result:
                         try:
                             trial = measure(postgres, name, count, setting, options)
                         except Exception as exc:
-                            result.notes.append(f"{name}, {count} workers, {setting}: {str(exc).splitlines()[-1]}")
+                            result.notes.append(f"{name}, {count} workers, {setting}: {reason_of(exc)}")
                         else:
                             found.setdefault((count, name, setting), []).append(trial)
     result.rows = [row_of(name, count, found) for count in workers for name in NAMES]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import msgspec
 
-from bench._children import Crew
+from bench._children import Crew, reason_of
 from bench._claimers import DOCUMENTS, prepare
 from bench._jobs_table import STOCK, TUNED, TUNED_SERVER
 from bench._measure import Ratio, paired
@@ -102,7 +102,7 @@ def run(options: Options) -> Result:
             try:
                 found[arm.name] = measure(postgres, arm, rate, seconds=seconds, count=count, options=options)
             except Exception as exc:
-                result.notes.append(f"{arm.name}: {str(exc).splitlines()[-1]}")
+                result.notes.append(f"{arm.name}: {reason_of(exc)}")
     result.rows = [row_of(arm.name, found.get(arm.name)) for arm in arms]
     for arm in arms:
         if arm.name in found:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from bench._children import Crew, Log, Seat
+from bench._children import Crew, Log, Seat, reason_of
 from bench._claimers import LEASE, QUEUE, DocumentsClaim, open_queue
 from bench._jobs_table import FILL, PARTIAL_INDEX, PLAIN_INDEX, TABLE
 from bench._measure import in_turns, paired, percentile, percentiles_ms
@@ -107,7 +107,7 @@ def add_documents(result: Result, postgres: Server, index: str, statement: str |
                 crew.go(options.window)
                 logs = crew.stop()  # which waits for them
         except Exception as exc:
-            result.notes.append(f"{index} index: {str(exc).splitlines()[-1]}")
+            result.notes.append(f"{index} index: {reason_of(exc)}")
             logs = []
     rate = sum(log.numbers["claims"] / log.numbers["seconds"] for log in logs)
     result.rows.append(
