@@ -96,7 +96,9 @@ def main() -> int:
         default=defaults.minutes,
         help="how long each load of pg_decay and pg_retention lasts (60: what their figures are for)",
     )
-    parser.add_argument("--rate", type=float, default=defaults.rate, help="its messages a second, at most")
+    parser.add_argument(
+        "--rate", type=float, default=defaults.rate, help="its messages a second, at most (pg_decay: or 0)"
+    )
     parser.add_argument("--only", default="", metavar="TEXT", help="only the loads whose names hold it")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw an SVG into this folder")
     parser.add_argument("--json", action="store_true", help="print the JSON line alone")

@@ -4,11 +4,12 @@ Messages come in and are handled at a fixed rate for a minute (`--minutes 60`: a
 wait (`--rows`). The documents' queue with Postgres's own autovacuum settings, with a VACUUM by hand in the
 middle, and with their tuned settings; ours with the bridge's maintenance. Theirs and ours once more with a
 snapshot held for the middle third, as a report or a forgotten transaction does. The rate is 2,000 a second
-(`--rate`), or half of what the slowest carries.
+(`--rate`), or half of what the slowest carries. With `--rate 0 --rows 1200000` nothing comes in, and the
+workers take what they can: the documents' own minute, whose rate fell to a third with the stock settings.
 
-Left out: a rate at the machine's limit, where the documents saw the decay first; what the workers do; other
-load on the server. A claim of ours brings 10 messages, theirs one, and what is timed is a claim. A minute is
-six slices of ten seconds, and longer loads have slices of a minute; the figures of growth are for an hour.
+Left out: what the workers do, and other load on the server. A claim of ours brings 10 messages, theirs one,
+and what is timed is a claim. A minute is six slices of ten seconds, and longer loads have slices of a minute;
+the figures of growth are for an hour.
 """
 
 from __future__ import annotations
@@ -88,9 +89,9 @@ def run(options: Options) -> Result:
         for number, claimer in enumerate(TABLES):
             postgres.query(f"CREATE DATABASE full_{number}")
             prepare(postgres, f"full_{number}", claimer, backlog)
-        rate = min(
-            options.pick(options.rate, 200.0), SHARE * min(carried(postgres, name, options) for name in TABLES)
-        )
+        rate = options.pick(options.rate, 200.0)
+        if rate:
+            rate = min(rate, SHARE * min(carried(postgres, name, options) for name in TABLES))
         result.parameters |= {
             "postgres": postgres.version,
             "rate": round(rate),
@@ -165,7 +166,7 @@ def measure(postgres: Server, arm: Arm, rate: float, *, seconds: float, count: i
     return Trial(
         slices=slices_of(logs, count),
         table=watch.table,
-        put=window.counts[load.workers],
+        put=window.counts[load.workers] if rate else 0,
         taken=sum(window.counts[: load.workers]),
         seconds=window.seconds,
     )
@@ -174,7 +175,9 @@ def measure(postgres: Server, arm: Arm, rate: float, *, seconds: float, count: i
 def row_of(name: str, trial: Trial | None) -> Row:
     """Return one line of the table; None for what could not be measured."""
     columns = (
-        "messages_per_s",
+        "per_s",
+        "per_s_2nd",
+        "per_s_last",
         "p50_2nd_ms",
         "p99_2nd_ms",
         "p50_last_ms",
@@ -194,8 +197,11 @@ def row_of(name: str, trial: Trial | None) -> Row:
     end = len(slices.taken) - 1
     sizes = trial.table.peaks(trial.seconds * end / (end + 1), float("inf"))
     heap = sizes.pop(trial.table.name, 0)
+    length = trial.seconds / (end + 1)
     values = (
         round(trial.taken / trial.seconds),
+        round(slices.taken[1] / length),
+        round(slices.taken[end] / length),
         slices.percentile_ms(1, 50),
         slices.percentile_ms(1, 99),
         slices.percentile_ms(end, 50),
@@ -203,7 +209,7 @@ def row_of(name: str, trial: Trial | None) -> Row:
         slices.between_ms(0, first, 50),
         slices.between_ms(first, last, 50),
         slices.between_ms(last, end + 1, 50),
-        trial.put - trial.taken,
+        trial.put - trial.taken if trial.put else None,
         trial.table.most_dead,
         trial.table.vacuums,
         heap / 1e6,
