@@ -59,7 +59,7 @@ class Server:
         self._directory = Path(tempfile.mkdtemp(prefix="tenantq-bench-pg-", dir=scratch))
         self._directory.chmod(0o755)
         # A socket's path may have about a hundred characters, and a scratch directory's may be longer.
-        self._sockets = Path(tempfile.mkdtemp(prefix="tq-pg-", dir="/tmp"))
+        self._sockets = Path(tempfile.mkdtemp(prefix="tq-bench-", dir="/tmp"))
         self._sockets.chmod(0o755)
         if self._user is not None:
             shutil.chown(self._directory, self._user)
