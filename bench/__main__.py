@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import pkgutil
+import signal
 import sys
 from pathlib import Path
 from typing import Protocol, cast
@@ -14,6 +15,7 @@ from bench._options import Options
 from bench._page import write_page
 from bench._plots import draw
 from bench._report import Result, json_line, print_result
+from bench._servers import SERVERS
 
 ORDER = (
     "single",
@@ -35,6 +37,11 @@ ORDER = (
     "forward",
     "soniq",
     "memory",
+    "pg_claims",
+    "pg_index",
+    "pg_decay",
+    "pg_retention",
+    "pg_peers",
 )
 """The benchmarks, as the page shows them."""
 
@@ -83,6 +90,18 @@ def main() -> int:
     parser.add_argument("--durability", choices=["normal", "full"], default=defaults.durability)
     parser.add_argument("--rows", type=int, default=defaults.rows, help="the largest backlog")
     parser.add_argument("--scratch", help="the directory for the files of the trials")
+    parser.add_argument("--postgres", choices=SERVERS, default=defaults.postgres, help="the server of pg_...")
+    parser.add_argument("--history", type=int, default=defaults.history, help="the rows of pg_index")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=defaults.minutes,
+        help="how long each load of pg_decay and pg_retention lasts (60: what their figures are for)",
+    )
+    parser.add_argument(
+        "--rate", type=float, default=defaults.rate, help="its messages a second, at most (pg_decay: or 0)"
+    )
+    parser.add_argument("--only", default="", metavar="TEXT", help="only the loads whose names hold it")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw an SVG into this folder")
     parser.add_argument("--json", action="store_true", help="print the JSON line alone")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="write the page with its plots")
@@ -97,7 +116,14 @@ def main() -> int:
         durability=arguments.durability,
         rows=arguments.rows,
         scratch=arguments.scratch,
+        postgres=arguments.postgres,
+        history=arguments.history,
+        minutes=arguments.minutes,
+        rate=arguments.rate,
+        only=arguments.only,
     )
+    # So that the servers and the processes of a trial end with what is ended from outside.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     for name in names() if arguments.name == "all" else [arguments.name]:
         result = run(name, options)
         if not arguments.json:

@@ -14,12 +14,13 @@ from typing import Any, Self
 
 import msgspec
 
-__all__ = ["Crew", "Log", "Seat", "Window"]
+__all__ = ["Crew", "Log", "Seat", "Window", "reason_of"]
 
 CONTEXT = multiprocessing.get_context("forkserver")
 """A child is forked from a process that has opened nothing: fast, and no file is inherited."""
 
-CONTEXT.set_forkserver_preload(["bench._load"])
+CONTEXT.set_forkserver_preload(["bench._load", "bench._steady", "psycopg", "tenantq_bridge"])
+"""What cannot be imported is left out: a hundred children must not each import for themselves."""
 
 WARM_UP, MEASURE, STOP = range(3)
 
@@ -135,9 +136,13 @@ class Crew:
     def stop(self) -> list[Log]:
         """End the trial; return the logs, in the order of the starts."""
         self._phase.value = STOP
+        ends = time.monotonic() + JOIN_TIMEOUT
         for child in self._children:
-            child.join(JOIN_TIMEOUT)
+            child.join(max(0.0, ends - time.monotonic()))
         self._raise_failures()
+        stuck = sum(child.is_alive() for child in self._children)
+        if stuck:
+            raise TimeoutError(f"{stuck} processes did not end within {JOIN_TIMEOUT:g} s, and were ended")
         return [
             msgspec.json.decode(self._path(index).read_bytes(), type=Log) for index in range(len(self._children))
         ]
@@ -163,6 +168,11 @@ class Crew:
         for index in range(len(self._children)):
             with contextlib.suppress(FileNotFoundError):
                 raise RuntimeError(self._path(index).with_suffix(".error").read_text(encoding="utf-8"))
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the last line of what an error says: the error itself, where it is a child's traceback."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
 def _run(seat: Seat, path: Path, body: Callable[..., Log], arguments: tuple[Any, ...]) -> None:

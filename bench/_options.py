@@ -30,6 +30,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The largest backlog."""
     scratch: str | None = None
     """Where the files of the trials lie; the system's temporary directory by default."""
+    postgres: str = "embedded"
+    """Which Postgres the trials start: the embedded one, or the system's."""
+    history: int = 2_000_000
+    """Rows that a queue in Postgres has seen before its claims are measured."""
+    minutes: float = 1.0
+    """How long an unbroken load in Postgres lasts."""
+    rate: float = 2_000.0
+    """Messages a second of an unbroken load; fewer where the machine does not carry that many."""
+    only: str = ""
+    """Measure only the contenders whose names hold this, where each takes minutes."""
 
     @property
     def is_smoke(self) -> bool:

@@ -17,9 +17,9 @@ INTRODUCTION = """\
 
 Measured side by side in one run on one machine: contenders take turns, warm-ups are not counted, figures are
 medians, and each ratio is the median of neighbouring pairs. Payloads are 70% 256 B, 25% 1 KB and 5% 8 KB of
-JSON. "The documents" are the published benchmark that the design starts from; "documents' loop" is their
-queue as they printed it, run here. Durability is equal within a comparison: NORMAL beside NORMAL, FULL
-beside FULL.
+JSON; in the benchmarks named pg_ they are the documents' `{"n": 1}`. "The documents" are the published benchmarks
+that the design starts from; "documents' loop" is their queue as they printed it, run here. Durability is equal
+within a comparison: NORMAL beside NORMAL, FULL beside FULL.
 
 Written by `python -m bench all --write docs/benchmarks.md`; what each run printed is in
 [benchmarks.jsonl](benchmarks.jsonl). Your machine gives other numbers: run it there.

