@@ -24,6 +24,7 @@ What is promised and how it is kept: docs/bridge.md. Needs the extra `bridge`.
 from tenantq_bridge.delivery import SharedMessage
 from tenantq_bridge.errors import (
     MissingRights,
+    PoolerBetween,
     PostgresBusy,
     PostgresError,
     PostgresReadOnly,
@@ -48,6 +49,7 @@ __all__ = [
     "ForwardingState",
     "Maintenance",
     "MissingRights",
+    "PoolerBetween",
     "PostgresBusy",
     "PostgresError",
     "PostgresQueue",

@@ -28,6 +28,7 @@ from tenantq.errors import InvalidArgument
 from tenantq.sqlfile import load_statements
 from tenantq_bridge.errors import (
     MissingRights,
+    PoolerBetween,
     PostgresBusy,
     PostgresError,
     PostgresReadOnly,
@@ -247,10 +248,17 @@ class Notifications:
     def __init__(self, connection: Connection, channel: str) -> None:
         self._connection = connection
         try:
+            # A pooler names its client a process that is not the session's. To LISTEN there would leave some
+            # session of the pooler listening, for whoever gets it next.
+            if connection.execute("SELECT pg_backend_pid()").fetchall() != [(connection.info.backend_pid,)]:
+                raise PoolerBetween
             connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
         except psycopg.Error as exc:
             connection.close()
             raise _translated(exc) from exc
+        except PoolerBetween:
+            connection.close()
+            raise
 
     def wait(self, timeout: float) -> list[str]:
         """Return the payloads that came, at once when one does; empty when the time is over."""

@@ -6,6 +6,7 @@ from tenantq.errors import TenantqError
 
 __all__ = [
     "MissingRights",
+    "PoolerBetween",
     "PostgresBusy",
     "PostgresError",
     "PostgresReadOnly",
@@ -75,6 +76,12 @@ class PostgresTimeout(PostgresError):
 
 class PostgresRefused(PostgresError):
     """Postgres refused the data."""
+
+
+class PoolerBetween(PostgresError):
+    """A pooler stands before Postgres, which may not pass notifications on."""
+
+    default_hint = "pass listen=False; claims that wait then poll"
 
 
 class UnsupportedPostgres(PostgresError):

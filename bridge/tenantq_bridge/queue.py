@@ -58,7 +58,8 @@ class PostgresQueue(QueueLeases):
 
     dsn: a libpq connection string or URL; several hosts are tried for one that takes writes.
     schema: the Postgres schema of the tables.
-    listen: set to False behind a pooler in transaction mode, which cannot pass notifications on.
+    listen: set to False behind a pooler, which may not pass notifications on: claims that wait poll there. With
+        True they do so too, after a warning, as a pooler is noticed.
     """
 
     def __init__(
