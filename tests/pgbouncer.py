@@ -15,11 +15,11 @@ import psycopg
 from tests.postgres import PostgresServer
 
 POOL_SIZE = 2
-"""Server sessions for all clients: fewer than any test has connections, so that each transaction may get another."""
+"""Server sessions for all clients: fewer than a test has connections, so that transactions change them."""
 
 
 def find_pgbouncer() -> str | None:
-    """Return the program's path; None where it is not installed, or would have to run as a user that is not there."""
+    """Return the program's path; None where it is not installed, or there is no user to run it as."""
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
     if program is None or (os.geteuid() == 0 and _unprivileged() is None):
         return None
