@@ -40,6 +40,7 @@ from tenantq_bridge.errors import (
 from tenantq_bridge.forwarder import Forwarder
 from tenantq_bridge.maintenance import Maintenance
 from tenantq_bridge.queue import PostgresQueue
+from tenantq_bridge.shares import Share
 from tenantq_bridge.states import ForwardingState
 from tenantq_bridge.stats import SharedStats
 from tenantq_bridge.subscriptions import Subscription
@@ -60,6 +61,7 @@ __all__ = [
     "SchemaMissing",
     "SchemaNewer",
     "SchemaOutdated",
+    "Share",
     "SharedMessage",
     "SharedStats",
     "Subscription",

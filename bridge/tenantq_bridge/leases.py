@@ -41,6 +41,7 @@ class QueueLeases:
         self._backoff = backoff
         self._sql = database.statements("messages.sql")
         self._promoted: dict[str, float] = {}
+        self._served: dict[str, str] = {}
 
     def claim(
         self,
@@ -53,7 +54,8 @@ class QueueLeases:
     ) -> list[Message[Any]]:
         """Claim up to `limit` messages for `lease` seconds of the database's clock; each goes to one claimer.
 
-        Higher priority first, then the order in which they came to be claimable. `worker` is written beside
+        Higher priority first, then the order in which they came to be claimable; in a shared queue that is so
+        for each tenant, and the tenants take turns. `worker` is written beside
         them for people to read; the lease is held by the delivery. With `wait`, blocks for up to so many
         seconds until there is one. Raises PostgresUnavailable, SchemaMissing.
         """
@@ -149,10 +151,14 @@ class QueueLeases:
             "token": secrets.randbits(63),
             "worker": worker,
             "promote": promote,
+            # Where this process's turns of a shared queue go on; the first begin anywhere.
+            "after": self._served.get(queue),
         }
         # A claim whose reply was lost holds its messages until the lease ends; another one harms nothing.
         rows = self._run("claim_messages", params, binary=True, repeatable=True)
         messages = [message_of_row(self, row) for row in rows]
+        if messages:
+            self._served[queue] = messages[-1].tenant or ""
         messages.sort(key=lambda message: (message.rank, message.seq))
         return list[Message[Any]](messages)
 

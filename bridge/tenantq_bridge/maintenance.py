@@ -22,6 +22,7 @@ STEP = 1_000
 
 PROMOTE_INTERVAL = 0.25
 FLOORS_INTERVAL = 1.0
+SHARED_INTERVAL = 1.0
 BURY_INTERVAL = 30.0
 """Seconds; it reads the whole hot table, and a claim buries too."""
 DAYS_INTERVAL = 3_600.0
@@ -46,6 +47,7 @@ class Maintenance(Service):
         self.queue = queue
         self._seen_days = check_limit(seen_days, "seen_days")
         self._sql = queue.database.statements("maintenance.sql")
+        self._shares_sql = queue.database.statements("shares.sql")
         self._next: dict[str, float] = {}
         self._horizon: tuple[int, set[str]] | None = None
 
@@ -55,12 +57,13 @@ class Maintenance(Service):
         moved = self._when_due("promote", PROMOTE_INTERVAL, self.promote)
         moved += self._when_due("bury", BURY_INTERVAL, self.bury)
         self._when_due("floors", FLOORS_INTERVAL, self.advance_floors)
+        self._when_due("shared", SHARED_INTERVAL, self.tend_shared)
         self._when_due("days", DAYS_INTERVAL, self.turn_days)
         return moved
 
     def promote(self) -> int:
         """Make delayed messages that are due ready, and wake who waits for them; return how many."""
-        rows = self._elected("promote_due", {"limit": STEP})
+        rows = self._elected(self._sql["promote_due"], {"limit": STEP})
         for queue, count in rows:
             if count:
                 self.queue.ring(queue)
@@ -68,7 +71,7 @@ class Maintenance(Service):
 
     def bury(self) -> int:
         """Move messages whose last attempt's lease has expired to the dead letters; return how many."""
-        return sum(row[0] for row in self._elected("bury_exhausted", {"limit": STEP}))
+        return sum(row[0] for row in self._elected(self._sql["bury_exhausted"], {"limit": STEP}))
 
     def advance_floors(self) -> int:
         """Move on the places where claims begin; return how many lanes.
@@ -92,11 +95,24 @@ class Maintenance(Service):
             lanes: int = session.run(self._sql["advance_floors"], {"settled": settled})[0][0]
         return lanes
 
+    def tend_shared(self) -> int:
+        """Place what came to shared queues by another way than a claim, and end their sharing where nothing
+        waits any more; return how many queues are ordinary ones again.
+        """
+        try:
+            # A transaction each: who changes the list of shared queues must hold no row before.
+            for queue, _, _, state in self.queue.database.run(self._shares_sql["list_shared"], repeatable=True):
+                step = self._shares_sql["sort_shared"] if state == "sorting" else self._sql["place_messages"]
+                self._elected(step, {"queue": queue, "limit": STEP})
+            return sum(row[0] for row in self._elected(self._shares_sql["retire_shared"]))
+        except PostgresBusy:
+            return 0  # somebody reads the list for long: the next turn ends it
+
     def turn_days(self) -> int:
         """Open the coming day of what was forwarded, and drop those that are too old; return how many."""
-        self._elected("open_seen_days")
+        self._elected(self._sql["open_seen_days"])
         try:
-            return sum(row[0] for row in self._elected("drop_seen_days", {"days": self._seen_days}))
+            return sum(row[0] for row in self._elected(self._sql["drop_seen_days"], {"days": self._seen_days}))
         except PostgresBusy:
             return 0  # somebody reads it: the next turn drops it
 
@@ -107,9 +123,9 @@ class Maintenance(Service):
         self._next[step] = now + interval
         return action()
 
-    def _elected(self, name: str, params: dict[str, object] | None = None) -> list[Row]:
+    def _elected(self, statement: bytes, params: dict[str, object] | None = None) -> list[Row]:
         with self.queue.database.transaction() as session:
-            return session.run(self._sql[name], params) if self._is_elected(session) else []
+            return session.run(statement, params) if self._is_elected(session) else []
 
     def _is_elected(self, session: Session) -> bool:
         params = {"schema": self.queue.database.schema}

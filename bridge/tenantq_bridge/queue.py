@@ -23,10 +23,11 @@ from tenantq.message import Message
 from tenantq.naming import check_name, check_tenant_id
 from tenantq.payload import encode_payload
 from tenantq_bridge._bell import Bell
-from tenantq_bridge._postgres import Database
+from tenantq_bridge._postgres import Database, Row
 from tenantq_bridge.delivery import message_of_row
 from tenantq_bridge.leases import QueueLeases
 from tenantq_bridge.schema import Schema
+from tenantq_bridge.shares import Share, Shares
 from tenantq_bridge.stats import SharedStats, stats_of_rows
 from tenantq_bridge.subscriptions import Subscription, Subscriptions
 
@@ -77,6 +78,7 @@ class PostgresQueue(QueueLeases):
         super().__init__(self.database, self.schema, Bell(self.database, listen=listen), backoff or Backoff())
         self._queues_sql = self.database.statements("queues.sql")
         self._subscriptions = Subscriptions(self.database, self.schema)
+        self._shares = Shares(self.database, self.schema)
 
     def migrate(self) -> None:
         """Make the tables, or bring them to this version. Raises SchemaNewer, MissingRights."""
@@ -168,6 +170,30 @@ class PostgresQueue(QueueLeases):
         """Return all subscriptions, by queue and pattern."""
         return self._subscriptions.list()
 
+    def share(
+        self, queue: str, *, max_claimed: int | None = None, max_claimed_per_tenant: int | None = None
+    ) -> None:
+        """Let tenants take turns in a queue, from now on, however much waits of one; again changes the limits.
+
+        max_claimed: messages of the queue that may be under a lease at once, over all workers and hosts.
+        max_claimed_per_tenant: those of one tenant.
+
+        A claim beyond a limit comes back short. A lease that ends, expired ones too, makes room; those from
+        before count. Priorities and order hold for each tenant. Returns when what waits already is placed by
+        tenant, in steps. Raises PostgresBusy when a long transaction is in the way: call it again.
+        """
+        self._shares.add(queue, max_claimed, max_claimed_per_tenant)
+        self._bell.ring(queue)
+
+    def unshare(self, queue: str) -> None:
+        """End a queue's limits at once; its tenants take turns until nothing waits. Then it is as any other."""
+        self._shares.remove(queue)
+        self._bell.ring(queue)
+
+    def shares(self) -> list[Share]:
+        """Return the shared queues and their limits, by queue."""
+        return self._shares.list()
+
     # What an operator needs
 
     def stats(self, queue: str | None = None) -> SharedStats:
@@ -176,12 +202,15 @@ class PostgresQueue(QueueLeases):
         return stats_of_rows(rows)
 
     def peek(self, queue: str, limit: int = 10) -> list[Message[Any]]:
-        """Return what waits in a queue without claiming it, in the order of the claims, then of the delays."""
+        """Return what waits in a queue without claiming it, in the order of the claims, then of the delays.
+
+        Of a shared queue, one tenant after the other.
+        """
         params = {"queue": check_name(queue), "limit": check_limit(limit)}
-        rows = self._run("peek_ready", params, binary=True, repeatable=True)
-        if len(rows) < limit:
-            rest = params | {"limit": limit - len(rows)}
-            rows += self._run("peek_delayed", rest, binary=True, repeatable=True)
+        rows: list[Row] = []
+        for where in ("peek_ready", "peek_waiting", "peek_delayed"):
+            if len(rows) < limit:
+                rows += self._run(where, params | {"limit": limit - len(rows)}, binary=True, repeatable=True)
         return [message_of_row(None, row) for row in rows]
 
     def dead_letters(self, queue: str | None = None, limit: int = 100) -> list[Message[Any]]:

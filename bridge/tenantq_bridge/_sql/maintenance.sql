@@ -34,3 +34,7 @@ SELECT {schema}.reap_messages(%(limit)s::integer, true)
 
 -- name: open_seen_days
 SELECT {schema}.open_seen_days()
+
+-- name: place_messages
+-- Those of a shared queue that came by another way than an enqueue or an event.
+SELECT {schema}.place_messages(%(queue)s, 0, %(limit)s::bigint, 0)

@@ -2,17 +2,24 @@
 -- message are listed in one order everywhere, which tenantq_bridge.delivery reads.
 
 -- name: enqueue_messages
-SELECT {schema}.enqueue_messages(
-    %(queue)s, %(rank)s::smallint, %(delay)s::interval, %(at)s::timestamptz, %(key)s, %(max_attempts)s::integer,
-    %(tenant)s, %(headers)s, %(bodies)s::text[], %(datas)s::bytea[]
+WITH enqueued AS MATERIALIZED (
+    SELECT {schema}.enqueue_messages(
+        %(queue)s, %(rank)s::smallint, %(delay)s::interval, %(at)s::timestamptz, %(key)s,
+        %(max_attempts)s::integer, %(tenant)s, %(headers)s, %(bodies)s::text[], %(datas)s::bytea[]
+    ) AS id
+),
+placed AS MATERIALIZED (
+    SELECT {schema}.place_inserted(ARRAY[%(queue)s::text], f.id) FROM (SELECT min(e.id) AS id FROM enqueued AS e) AS f
 )
+SELECT e.id FROM enqueued AS e CROSS JOIN placed
 
 -- name: claim_messages
 SELECT
     m.id, m.queue, m.rank, m.seq, m.tenant, m.topic, m.event_id, m.key, m.attempts, m.max_attempts,
     m.enqueued_at, m.visible_at, m.leased_until, m.lease_token, m.headers, m.body, m.data, m.error
 FROM {schema}.claim_messages(
-    %(queue)s, %(limit)s::integer, %(lease)s::interval, %(token)s::bigint, %(worker)s, %(promote)s::boolean
+    %(queue)s, %(limit)s::integer, %(lease)s::interval, %(token)s::bigint, %(worker)s, %(promote)s::boolean,
+    %(after)s
 ) AS m
 
 -- name: ack_messages
@@ -42,6 +49,15 @@ SELECT
 FROM {schema}.ready AS m
 WHERE m.queue = %(queue)s AND (m.leased_until IS NULL OR m.leased_until <= clock_timestamp())
 ORDER BY m.rank, m.seq
+LIMIT %(limit)s
+
+-- name: peek_waiting
+SELECT
+    m.id, m.queue, m.rank, m.seq, m.tenant, m.topic, m.event_id, m.key, m.attempts, m.max_attempts,
+    m.enqueued_at, m.visible_at, NULL::timestamptz, NULL::bigint, m.headers, m.body, m.data, m.error
+FROM {schema}.waiting AS m
+WHERE m.queue = %(queue)s
+ORDER BY m.tenant_hash, m.rank, m.seq
 LIMIT %(limit)s
 
 -- name: peek_delayed
