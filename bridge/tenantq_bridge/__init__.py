@@ -23,6 +23,7 @@ What is promised and how it is kept: docs/bridge.md. Needs the extra `bridge`.
 
 from tenantq_bridge.delivery import SharedMessage
 from tenantq_bridge.errors import (
+    EventTooOld,
     MissingRights,
     PoolerBetween,
     PostgresBusy,
@@ -46,6 +47,7 @@ from tenantq_bridge.stats import SharedStats
 from tenantq_bridge.subscriptions import Subscription
 
 __all__ = [
+    "EventTooOld",
     "Forwarder",
     "ForwardingState",
     "Maintenance",

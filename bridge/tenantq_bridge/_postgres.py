@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
-from psycopg import conninfo, sql
+from psycopg import conninfo, rows, sql
 
 from tenantq.errors import InvalidArgument
 from tenantq.sqlfile import load_statements
@@ -38,7 +38,7 @@ from tenantq_bridge.errors import (
     SchemaMissing,
 )
 
-__all__ = ["Database", "Notifications", "Session"]
+__all__ = ["Database", "ForeignSession", "Notifications", "Session"]
 
 Row = tuple[Any, ...]
 Connection = psycopg.Connection[Row]
@@ -99,12 +99,35 @@ class Session:
         """Run a query whose rows come in the binary format: cheaper for times, numbers and bytes."""
         return self._connection.execute(statement, params, binary=True).fetchall()
 
-    def copy(self, statement: bytes, types: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    def copy(self, statement: bytes, types: Sequence[str], records: Iterable[Sequence[Any]]) -> None:
         """Copy rows in."""
         with self._connection.cursor().copy(statement) as copy:
             copy.set_types(types)
-            for row in rows:
+            for row in records:
                 copy.write_row(row)
+
+
+class ForeignSession:
+    """A transaction on the caller's own connection: the caller commits it, and gets the driver's own errors."""
+
+    def __init__(self, connection: object) -> None:
+        if not isinstance(connection, psycopg.Connection):
+            raise InvalidArgument(
+                f"{type(connection).__name__} is not a connection of psycopg 3",
+                hint="of SQLAlchemy pass `session.connection().connection.driver_connection`",
+            )
+        idle = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        if connection.autocommit and idle:
+            raise InvalidArgument(
+                "the connection commits each statement by itself",
+                hint="begin a transaction: `with connection.transaction():`",
+            )
+        self._connection: psycopg.Connection[Any] = connection
+
+    def run(self, statement: bytes, params: Mapping[str, Any]) -> list[Row]:
+        """Run a query and return its rows, whatever the connection makes of rows and placeholders."""
+        with psycopg.Cursor(self._connection, row_factory=rows.tuple_row) as cursor:
+            return cursor.execute(statement, params).fetchall()
 
 
 class Database:

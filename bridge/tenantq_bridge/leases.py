@@ -17,8 +17,9 @@ from tenantq.errors import InvalidArgument, LeaseLost
 from tenantq.message import Message
 from tenantq.naming import check_name
 from tenantq_bridge._bell import POLL_MAX, POLL_MIN, Bell
-from tenantq_bridge._postgres import Database, Row
+from tenantq_bridge._postgres import Database, ForeignSession, Row
 from tenantq_bridge.delivery import SharedMessage, message_of_row
+from tenantq_bridge.errors import EventTooOld
 from tenantq_bridge.schema import Schema
 
 __all__ = ["QueueLeases"]
@@ -131,6 +132,36 @@ class QueueLeases:
         if not rows:
             raise LeaseLost(lost=[message.id], tenant=message.tenant, queue=message.queue)
         message.lease_expires_ns = to_unix_ns(rows[0][0])
+
+    def apply_once(self, connection: object, message: Message[Any]) -> bool:
+        """Mark a message's event as applied in the caller's own transaction; False if it was applied before.
+
+        The effect belongs into the same transaction: both are committed, or neither, so that the event has its
+        effect exactly once however often and to how many workers at once it is delivered. Of two transactions
+        that apply one event the second waits for the first. Each queue that gets an event applies it once.
+
+            with psycopg.connect(dsn) as connection:
+                if queue.apply_once(connection, message):
+                    connection.execute("UPDATE accounts SET ...")
+            message.ack()
+
+        connection: of psycopg 3, in a transaction, to the database of this queue; its errors are the driver's.
+        Raises InvalidArgument for a message that is no event, and EventTooOld where the day is forgotten.
+        """
+        if message.event_id is None or message.tenant is None:
+            raise InvalidArgument(f"{message!r} is no event", hint="emit it in its tenant's file")
+        session = ForeignSession(connection)
+        self._schema.check()
+        params = {
+            "queue": message.queue,
+            "tenant": message.tenant,
+            "event_id": message.event_id,
+            "emitted_at": message.enqueued_at,
+        }
+        is_first: bool | None = session.run(self._sql["apply_event"], params)[0][0]
+        if is_first is None:
+            raise EventTooOld(f"event {message.event_id} is of {message.enqueued_at:%Y-%m-%d}")
+        return is_first
 
     def _run(
         self, name: str, params: dict[str, Any], *, binary: bool = False, repeatable: bool = False

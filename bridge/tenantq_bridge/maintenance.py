@@ -31,21 +31,32 @@ DEFAULT_SEEN_DAYS = 7
 """Whole days for which a forwarded event is known: how old a backup may be for its restore to repeat nothing."""
 
 
+DEFAULT_APPLIED_DAYS = 30
+"""Whole days after its emission for which it is known whether an event was applied."""
+
+
 class Maintenance(Service):
     """Maintains one database's queues. Run one beside each worker or forwarder: one at a time is elected.
 
     seen_days: days for which forwarded events are remembered. Fewer cost less, and a tenant restored from an
     older backup with events that were pending then is quarantined.
+    applied_days: days after its emission for which `PostgresQueue.apply_once` knows an event; it refuses older.
     """
 
     name = "maintenance"
 
     def __init__(
-        self, queue: PostgresQueue, *, seen_days: int = DEFAULT_SEEN_DAYS, interval: float = PROMOTE_INTERVAL
+        self,
+        queue: PostgresQueue,
+        *,
+        seen_days: int = DEFAULT_SEEN_DAYS,
+        applied_days: int = DEFAULT_APPLIED_DAYS,
+        interval: float = PROMOTE_INTERVAL,
     ) -> None:
         super().__init__(interval=interval)
         self.queue = queue
         self._seen_days = check_limit(seen_days, "seen_days")
+        self._applied_days = check_limit(applied_days, "applied_days")
         self._sql = queue.database.statements("maintenance.sql")
         self._shares_sql = queue.database.statements("shares.sql")
         self._next: dict[str, float] = {}
@@ -109,12 +120,16 @@ class Maintenance(Service):
             return 0  # somebody reads the list for long: the next turn ends it
 
     def turn_days(self) -> int:
-        """Open the coming day of what was forwarded, and drop those that are too old; return how many."""
+        """Open the coming days of what was forwarded and applied, and drop old ones; return how many."""
         self._elected(self._sql["open_seen_days"])
+        self._elected(self._sql["open_applied_days"])
+        return self._drop("drop_seen_days", self._seen_days) + self._drop("drop_applied_days", self._applied_days)
+
+    def _drop(self, name: str, days: int) -> int:
         try:
-            return sum(row[0] for row in self._elected(self._sql["drop_seen_days"], {"days": self._seen_days}))
+            return sum(row[0] for row in self._elected(self._sql[name], {"days": days}))
         except PostgresBusy:
-            return 0  # somebody reads it: the next turn drops it
+            return 0  # somebody is using it: the next turn drops it
 
     def _when_due(self, step: str, interval: float, action: Callable[[], int]) -> int:
         now = time.monotonic()

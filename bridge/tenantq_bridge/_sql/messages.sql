@@ -83,3 +83,6 @@ SELECT {schema}.redrive_messages(%(ids)s::bigint[], %(queue)s)
 
 -- name: ring_queue
 SELECT pg_notify(%(channel)s, %(queue)s)
+
+-- name: apply_event
+SELECT {schema}.apply_event(%(queue)s, %(tenant)s, %(event_id)s::uuid, %(emitted_at)s::timestamptz)

@@ -1255,3 +1255,91 @@ BEGIN
     END LOOP;
     RETURN v_count;
 END $$;
+
+-- The events whose effects an application has committed, each in the transaction of its effect. By the day on
+-- which the event was emitted and not that of its effect: one event is one row in one partition, whenever and in
+-- however many transactions at once it is applied, and the key decides between them. By queue too, as each
+-- queue that an event goes to has effects of its own.
+CREATE TABLE {schema}.applied (
+    day date NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
+    event_id uuid NOT NULL,
+    PRIMARY KEY (tenant, event_id, queue, day)
+) PARTITION BY LIST (day);
+
+-- The last day of which nobody knows any more what was applied.
+CREATE TABLE {schema}.applied_window (dropped_through date NOT NULL) WITH (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0
+);
+INSERT INTO {schema}.applied_window (dropped_through) VALUES ('-infinity');
+
+-- Runs as its owner, so that the role that works needs no right to create tables.
+CREATE FUNCTION {schema}.open_applied_day(p_day date) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    v_table text := 'applied_' || to_char(p_day, 'YYYYMMDD');
+BEGIN
+    IF to_regclass(format('{schema}.%I', v_table)) IS NOT NULL THEN
+        RETURN;
+    END IF;
+    -- One at a time; and whoever has waited for this lock knows what the others made, whatever its snapshot.
+    LOCK TABLE {schema}.applied IN SHARE UPDATE EXCLUSIVE MODE;
+    IF to_regclass(format('{schema}.%I', v_table)) IS NULL THEN
+        EXECUTE format(
+            'CREATE TABLE {schema}.%I (LIKE {schema}.applied INCLUDING ALL) WITH ('
+            'autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, '
+            'autovacuum_vacuum_cost_delay = 0)',
+            v_table
+        );
+        EXECUTE format('ALTER TABLE {schema}.applied ATTACH PARTITION {schema}.%I FOR VALUES IN (%L)', v_table, p_day);
+    END IF;
+END $$;
+
+-- True: not applied before, and marked by the caller's transaction. False: applied. NULL: too old to know.
+CREATE FUNCTION {schema}.apply_event(p_queue text, p_tenant text, p_event_id uuid, p_emitted_at timestamptz)
+RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_day date := (p_emitted_at AT TIME ZONE 'UTC')::date;
+BEGIN
+    -- Before the window is read: until this transaction ends no day is dropped.
+    LOCK TABLE {schema}.applied IN ROW EXCLUSIVE MODE;
+    IF v_day <= (SELECT w.dropped_through FROM {schema}.applied_window AS w) THEN
+        RETURN NULL;
+    END IF;
+    PERFORM {schema}.open_applied_day(v_day);
+    -- Waits for another transaction that applies the same event, to see whether it commits.
+    INSERT INTO {schema}.applied (day, queue, tenant, event_id)
+    VALUES (v_day, p_queue, p_tenant, p_event_id)
+    ON CONFLICT DO NOTHING;
+    RETURN FOUND;
+END $$;
+
+-- Drops the days before the last p_days whole ones, and says how many.
+CREATE FUNCTION {schema}.drop_applied_days(p_days integer) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '500ms'
+AS $$
+DECLARE
+    v_drop_through date := (clock_timestamp() AT TIME ZONE 'UTC')::date - p_days - 2;
+    v_table text;
+    v_count integer := 0;
+BEGIN
+    LOCK TABLE {schema}.applied IN ACCESS EXCLUSIVE MODE;
+    UPDATE {schema}.applied_window AS w SET dropped_through = v_drop_through WHERE w.dropped_through < v_drop_through;
+    FOR v_table IN
+        SELECT c.relname
+        FROM pg_inherits AS i
+        JOIN pg_class AS c ON c.oid = i.inhrelid
+        WHERE i.inhparent = '{schema}.applied'::regclass
+            AND to_date(substr(c.relname, 9), 'YYYYMMDD') <= v_drop_through
+    LOOP
+        EXECUTE format('DROP TABLE {schema}.%I', v_table);
+        v_count := v_count + 1;
+    END LOOP;
+    RETURN v_count;
+END $$;
