@@ -39,6 +39,7 @@ from tenantq_bridge.errors import (
     UnsupportedPostgres,
 )
 from tenantq_bridge.forwarder import Forwarder
+from tenantq_bridge.history import Acked
 from tenantq_bridge.maintenance import Maintenance
 from tenantq_bridge.queue import PostgresQueue
 from tenantq_bridge.shares import Share
@@ -47,6 +48,7 @@ from tenantq_bridge.stats import SharedStats
 from tenantq_bridge.subscriptions import Subscription
 
 __all__ = [
+    "Acked",
     "EventTooOld",
     "Forwarder",
     "ForwardingState",

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import timedelta
 
-from tenantq.arguments import check_limit
+from tenantq.arguments import check_limit, check_seconds
 from tenantq.service import Service
 from tenantq_bridge._postgres import Row, Session
 from tenantq_bridge.errors import PostgresBusy
@@ -26,6 +27,7 @@ SHARED_INTERVAL = 1.0
 BURY_INTERVAL = 30.0
 """Seconds; it reads the whole hot table, and a claim buries too."""
 DAYS_INTERVAL = 3_600.0
+HISTORY_INTERVAL = 60.0
 
 DEFAULT_SEEN_DAYS = 7
 """Whole days for which a forwarded event is known: how old a backup may be for its restore to repeat nothing."""
@@ -35,12 +37,17 @@ DEFAULT_APPLIED_DAYS = 30
 """Whole days after its emission for which it is known whether an event was applied."""
 
 
+DEFAULT_HISTORY_HOURS = 24.0
+"""Hours for which what was acked in recorded queues is kept at least."""
+
+
 class Maintenance(Service):
     """Maintains one database's queues. Run one beside each worker or forwarder: one at a time is elected.
 
     seen_days: days for which forwarded events are remembered. Fewer cost less, and a tenant restored from an
     older backup with events that were pending then is quarantined.
     applied_days: days after its emission for which `PostgresQueue.apply_once` knows an event; it refuses older.
+    history_hours: hours for which what was acked in recorded queues is kept; up to a third longer.
     """
 
     name = "maintenance"
@@ -51,12 +58,16 @@ class Maintenance(Service):
         *,
         seen_days: int = DEFAULT_SEEN_DAYS,
         applied_days: int = DEFAULT_APPLIED_DAYS,
+        history_hours: float = DEFAULT_HISTORY_HOURS,
         interval: float = PROMOTE_INTERVAL,
     ) -> None:
         super().__init__(interval=interval)
         self.queue = queue
         self._seen_days = check_limit(seen_days, "seen_days")
         self._applied_days = check_limit(applied_days, "applied_days")
+        # Of four tables one is being filled: the three others hold the hours that are promised.
+        self._history_turn = timedelta(hours=check_seconds(history_hours, "history_hours") / 3)
+        self._history_sql = queue.database.statements("history.sql")
         self._sql = queue.database.statements("maintenance.sql")
         self._shares_sql = queue.database.statements("shares.sql")
         self._next: dict[str, float] = {}
@@ -70,6 +81,7 @@ class Maintenance(Service):
         self._when_due("floors", FLOORS_INTERVAL, self.advance_floors)
         self._when_due("shared", SHARED_INTERVAL, self.tend_shared)
         self._when_due("days", DAYS_INTERVAL, self.turn_days)
+        self._when_due("history", HISTORY_INTERVAL, self.turn_history)
         return moved
 
     def promote(self) -> int:
@@ -110,26 +122,29 @@ class Maintenance(Service):
         """Place what came to shared queues by another way than a claim, and end their sharing where nothing
         waits any more; return how many queues are ordinary ones again.
         """
-        try:
-            # A transaction each: who changes the list of shared queues must hold no row before.
-            for queue, _, _, state in self.queue.database.run(self._shares_sql["list_shared"], repeatable=True):
-                step = self._shares_sql["sort_shared"] if state == "sorting" else self._sql["place_messages"]
-                self._elected(step, {"queue": queue, "limit": STEP})
-            return sum(row[0] for row in self._elected(self._shares_sql["retire_shared"]))
-        except PostgresBusy:
-            return 0  # somebody reads the list for long: the next turn ends it
+        # A transaction each: who changes the list of shared queues must hold no row before.
+        for queue, _, _, state in self.queue.database.run(self._shares_sql["list_shared"], repeatable=True):
+            step = self._shares_sql["sort_shared"] if state == "sorting" else self._sql["place_messages"]
+            self._try_elected(step, {"queue": queue, "limit": STEP})
+        return self._try_elected(self._shares_sql["retire_shared"])
 
     def turn_days(self) -> int:
         """Open the coming days of what was forwarded and applied, and drop old ones; return how many."""
         self._elected(self._sql["open_seen_days"])
         self._elected(self._sql["open_applied_days"])
-        return self._drop("drop_seen_days", self._seen_days) + self._drop("drop_applied_days", self._applied_days)
+        dropped = self._try_elected(self._sql["drop_seen_days"], {"days": self._seen_days})
+        return dropped + self._try_elected(self._sql["drop_applied_days"], {"days": self._applied_days})
 
-    def _drop(self, name: str, days: int) -> int:
+    def turn_history(self) -> int:
+        """Empty the oldest table of what was acked and fill it from now on; return 1, or 0 if it is not time."""
+        return self._try_elected(self._history_sql["turn_history"], {"turn": self._history_turn})
+
+    def _try_elected(self, statement: bytes, params: dict[str, object] | None = None) -> int:
+        """Run what needs a table for itself; 0 where somebody is using it: the next turn does it."""
         try:
-            return sum(row[0] for row in self._elected(self._sql[name], {"days": days}))
+            return sum(row[0] for row in self._elected(statement, params))
         except PostgresBusy:
-            return 0  # somebody is using it: the next turn drops it
+            return 0
 
     def _when_due(self, step: str, interval: float, action: Callable[[], int]) -> int:
         now = time.monotonic()

@@ -25,6 +25,7 @@ from tenantq.payload import encode_payload
 from tenantq_bridge._bell import Bell
 from tenantq_bridge._postgres import Database, Row
 from tenantq_bridge.delivery import message_of_row
+from tenantq_bridge.history import Acked, History
 from tenantq_bridge.leases import QueueLeases
 from tenantq_bridge.schema import Schema
 from tenantq_bridge.shares import Share, Shares
@@ -79,6 +80,7 @@ class PostgresQueue(QueueLeases):
         self._queues_sql = self.database.statements("queues.sql")
         self._subscriptions = Subscriptions(self.database, self.schema)
         self._shares = Shares(self.database, self.schema)
+        self._history = History(self.database, self.schema)
 
     def migrate(self) -> None:
         """Make the tables, or bring them to this version. Raises SchemaNewer, MissingRights."""
@@ -194,7 +196,23 @@ class PostgresQueue(QueueLeases):
         """Return the shared queues and their limits, by queue."""
         return self._shares.list()
 
+    def record(self, queue: str) -> None:
+        """Keep what is acked in a queue from now on, for the time that Maintenance has for it."""
+        self._history.add(queue)
+
+    def unrecord(self, queue: str) -> None:
+        """Keep no more of what is acked in a queue; what is kept stays for its time."""
+        self._history.remove(queue)
+
+    def recorded(self) -> list[str]:
+        """Return the queues of which what is acked is kept."""
+        return self._history.queues()
+
     # What an operator needs
+
+    def history(self, queue: str | None = None, *, tenant: str | None = None, limit: int = 100) -> list[Acked]:
+        """Return what was acked last in recorded queues, the latest first. Reads all that is kept."""
+        return self._history.list(queue, tenant, limit)
 
     def stats(self, queue: str | None = None) -> SharedStats:
         """Return how many messages there are, in all queues or one; exact, so it costs a look at each."""

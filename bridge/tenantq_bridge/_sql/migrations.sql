@@ -848,6 +848,7 @@ RETURNS bigint
 LANGUAGE plpgsql
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET jit = off
 AS $$
 DECLARE
     v_count bigint;
@@ -1342,4 +1343,137 @@ BEGIN
         v_count := v_count + 1;
     END LOOP;
     RETURN v_count;
+END $$;
+
+-- What was acked, of the queues that are recorded: in four tables without an index that are filled in turn. The
+-- next is emptied by TRUNCATE before it is filled, so that nothing of it is ever vacuumed or grows.
+CREATE TABLE {schema}.recorded_queues (
+    queue text COLLATE "C" PRIMARY KEY,
+    recorded_at timestamptz NOT NULL
+) WITH (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0
+);
+
+CREATE TABLE {schema}.history (
+    slot smallint NOT NULL,
+    acked_at timestamptz NOT NULL,
+    id bigint NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    rank smallint NOT NULL,
+    tenant text COLLATE "C",
+    topic text COLLATE "C",
+    event_id uuid,
+    key text COLLATE "C",
+    attempts integer NOT NULL,
+    max_attempts integer NOT NULL,
+    enqueued_at timestamptz NOT NULL,
+    visible_at timestamptz NOT NULL,
+    worker text,
+    headers text,
+    body text,
+    data bytea,
+    error text
+) PARTITION BY LIST (slot);
+DO $$
+BEGIN
+    FOR v_slot IN 0..3 LOOP
+        EXECUTE format(
+            'CREATE TABLE {schema}.history_%s PARTITION OF {schema}.history FOR VALUES IN (%s) WITH ('
+            'autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, '
+            'autovacuum_vacuum_cost_delay = 0)',
+            v_slot, v_slot
+        );
+    END LOOP;
+END $$;
+
+-- One row: the table that is being filled, and since when.
+CREATE TABLE {schema}.history_turn (slot smallint NOT NULL, turned_at timestamptz NOT NULL) WITH (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0
+);
+INSERT INTO {schema}.history_turn (slot, turned_at) VALUES (0, clock_timestamp());
+
+-- Goes on to the next table when the last one was filled for so long; false when it was not. Nothing inserts
+-- into the next one, so only a reader can be in the way. Runs as its owner, who alone may TRUNCATE.
+CREATE FUNCTION {schema}.turn_history(p_turn interval) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '500ms'
+AS $$
+DECLARE
+    v_next integer;
+BEGIN
+    SELECT (t.slot + 1) % 4 INTO v_next
+    FROM {schema}.history_turn AS t
+    WHERE t.turned_at <= clock_timestamp() - p_turn;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    EXECUTE format('TRUNCATE {schema}.history_%s', v_next);
+    UPDATE {schema}.history_turn AS t SET slot = v_next, turned_at = clock_timestamp();
+    RETURN true;
+END $$;
+
+-- As in version 1, and kept where the queue is recorded.
+CREATE OR REPLACE FUNCTION {schema}.ack_messages(
+    p_queues text[], p_ranks smallint[], p_seqs bigint[], p_tokens bigint[]
+)
+RETURNS SETOF bigint
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off  -- the little tables have no index: their price would bring it on
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    IF EXISTS (SELECT FROM {schema}.recorded_queues) THEN
+        RETURN QUERY
+        WITH held AS MATERIALIZED (
+            SELECT h.queue, h.rank, h.seq, h.token
+            FROM unnest(p_queues, p_ranks, p_seqs, p_tokens) AS h (queue, rank, seq, token)
+        ),
+        gone AS (
+            DELETE FROM {schema}.ready AS r
+            USING held AS h
+            WHERE r.queue = h.queue AND r.rank = h.rank AND r.seq = h.seq AND r.lease_token = h.token
+            RETURNING r.*
+        ),
+        freed AS (
+            DELETE FROM {schema}.keys AS k
+            USING gone AS g
+            WHERE g.key IS NOT NULL AND k.queue = g.queue AND k.key = g.key AND k.id = g.id
+        ),
+        kept AS (
+            INSERT INTO {schema}.history (
+                slot, acked_at, id, queue, rank, tenant, topic, event_id, key, attempts, max_attempts,
+                enqueued_at, visible_at, worker, headers, body, data, error
+            )
+            SELECT
+                t.slot, clock_timestamp(), g.id, g.queue, g.rank, g.tenant, g.topic, g.event_id, g.key, g.attempts,
+                g.max_attempts, g.enqueued_at, g.visible_at, g.leased_by, g.headers, g.body, g.data, g.error
+            FROM gone AS g
+            JOIN {schema}.recorded_queues AS q ON q.queue = g.queue
+            CROSS JOIN {schema}.history_turn AS t
+        )
+        SELECT g.id FROM gone AS g;
+        RETURN;
+    END IF;
+    RETURN QUERY
+    WITH held AS MATERIALIZED (
+        SELECT h.queue, h.rank, h.seq, h.token
+        FROM unnest(p_queues, p_ranks, p_seqs, p_tokens) AS h (queue, rank, seq, token)
+    ),
+    gone AS (
+        DELETE FROM {schema}.ready AS r
+        USING held AS h
+        WHERE r.queue = h.queue AND r.rank = h.rank AND r.seq = h.seq AND r.lease_token = h.token
+        RETURNING r.id, r.queue, r.key
+    ),
+    freed AS (
+        DELETE FROM {schema}.keys AS k
+        USING gone AS g
+        WHERE g.key IS NOT NULL AND k.queue = g.queue AND k.key = g.key AND k.id = g.id
+    )
+    SELECT g.id FROM gone AS g;
 END $$;
