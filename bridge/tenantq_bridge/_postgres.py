@@ -18,6 +18,7 @@ import os
 import re
 import select
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -45,6 +46,9 @@ Connection = psycopg.Connection[Row]
 
 TRIES = 3
 """Of a call that may be run again: a restart can leave more than one dead connection behind."""
+
+ANSWER_TIMEOUT = 5.0
+"""Seconds that the listening session has for an answer."""
 
 _SCHEMA = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,47}")
 _DEFAULTS = {
@@ -266,20 +270,17 @@ class Database:
 
 
 class Notifications:
-    """A session that listens on one channel."""
+    """A session that listens on one channel, and is given up when it does not answer."""
 
     def __init__(self, connection: Connection, channel: str) -> None:
         self._connection = connection
         try:
             # A pooler names its client a process that is not the session's. To LISTEN there would leave some
             # session of the pooler listening, for whoever gets it next.
-            if connection.execute("SELECT pg_backend_pid()").fetchall() != [(connection.info.backend_pid,)]:
+            if self._ask(b"SELECT pg_backend_pid()") != b"%d" % connection.info.backend_pid:
                 raise PoolerBetween
-            connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
-        except psycopg.Error as exc:
-            connection.close()
-            raise _translated(exc) from exc
-        except PoolerBetween:
+            self._ask(sql.SQL("LISTEN {}").format(sql.Identifier(channel)).as_bytes(None))
+        except PostgresError:
             connection.close()
             raise
 
@@ -292,11 +293,33 @@ class Notifications:
             raise _translated(exc) from exc
 
     def probe(self) -> None:
-        """Ask the server for a sign of life. Raises PostgresUnavailable when the session is gone."""
+        """Ask the server for a sign of life. Raises PostgresUnavailable when none comes in time."""
+        self._ask(b"SELECT")
+
+    def _ask(self, statement: bytes) -> bytes | None:
+        """Run a statement, and return the first value of its answer.
+
+        By hand, as the driver would wait for ever: what stands between may take the question and be silent.
+        """
+        pgconn = self._connection.pgconn
+        deadline = time.monotonic() + ANSWER_TIMEOUT
+        # Not select(), which takes no descriptor from 1024 on.
+        poll = select.poll()
+        poll.register(pgconn.socket, select.POLLIN)
+        value = None
         try:
-            self._connection.execute(b"SELECT")
+            pgconn.send_query(statement)
+            while pgconn.flush() or pgconn.is_busy():
+                if not poll.poll(max(deadline - time.monotonic(), 0) * 1_000):
+                    raise PostgresUnavailable("the listening session does not answer")
+                pgconn.consume_input()
+            while (result := pgconn.get_result()) is not None:
+                if result.status == psycopg.pq.ExecStatus.FATAL_ERROR:
+                    raise psycopg.errors.error_from_result(result)
+                value = result.get_value(0, 0)
         except psycopg.Error as exc:
             raise _translated(exc) from exc
+        return value
 
     def close(self) -> None:
         """End the session."""
