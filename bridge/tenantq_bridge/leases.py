@@ -92,18 +92,11 @@ class QueueLeases:
         check_seconds(delay, "delay")
         if delay == 0:
             self._settle(messages, self._end("release_messages", messages))
-        else:
+        elif messages:
             held = _in_order(messages)
-            self._schema.check()
-            with self._database.transaction() as session:
-                lost = [
-                    message.id
-                    for message in held
-                    if not session.run(self._sql["fail_message"], _failure(message, delay, None, counted=False))[
-                        0
-                    ][0]
-                ]
-            self._settle(messages, lost)
+            rows = self._run("delay_messages", _places(held) | {"delay": timedelta(seconds=delay)})
+            ended = {held[row[0] - 1].id for row in rows}
+            self._settle(messages, [message.id for message in messages if message.id not in ended])
         for queue in {message.queue for message in messages}:
             self._bell.ring(queue)
 
@@ -197,14 +190,7 @@ class QueueLeases:
         """Run a batched statement on what is held; return the ids of those that were not."""
         if not messages:
             return []
-        held = _in_order(messages)
-        params = {
-            "queues": [message.queue for message in held],
-            "ranks": [message.rank for message in held],
-            "seqs": [message.seq for message in held],
-            "tokens": [message.lease_token for message in held],
-        }
-        ended = {row[0] for row in self._run(name, params)}
+        ended = {row[0] for row in self._run(name, _places(_in_order(messages)))}
         return [message.id for message in messages if message.id not in ended]
 
     def _fail(self, message: Message[Any], params: dict[str, Any]) -> None:
@@ -231,19 +217,26 @@ def _own(message: Message[Any]) -> SharedMessage[Any]:
     return message
 
 
+def _places(held: Sequence[SharedMessage[Any]]) -> dict[str, Any]:
+    return {
+        "queues": [message.queue for message in held],
+        "ranks": [message.rank for message in held],
+        "seqs": [message.seq for message in held],
+        "tokens": [message.lease_token for message in held],
+    }
+
+
 def _place(message: Message[Any]) -> dict[str, Any]:
     own = _own(message)
     return {"queue": own.queue, "rank": own.rank, "seq": own.seq, "token": own.lease_token}
 
 
-def _failure(
-    message: Message[Any], delay: float, error: str | None, *, dead: bool = False, counted: bool = True
-) -> dict[str, Any]:
+def _failure(message: Message[Any], delay: float, error: str | None, *, dead: bool = False) -> dict[str, Any]:
     return _place(message) | {
         "delay": timedelta(seconds=delay),
         "error": _clean(error),
         "dead": dead,
-        "counted": counted,
+        "counted": True,
     }
 
 

@@ -27,6 +27,7 @@ VERBS: dict[str, Verb] = {
     "enqueue": lambda queue, _: queue.enqueue("new", 1),
     "enqueue with a key": lambda queue, _: queue.enqueue("new", 1, key="k"),
     "enqueue_many": lambda queue, _: queue.enqueue_many("new", [1]),
+    "enqueue_many of several statements": lambda queue, _: queue.enqueue_many("new", range(5_001)),
     "claim": lambda queue, _: len(queue.claim("q")),
     "ack": lambda queue, message: queue.ack(message),
     "release": lambda queue, message: queue.release(message),
@@ -65,8 +66,8 @@ REPEATED = {
 REPEATED |= {"unsubscribe", "subscriptions", "share", "unshare", "record", "history"}
 """The verbs that are run again when a reply is lost: twice is the same as once."""
 
-IN_ONE_TRANSACTION = {"enqueue_many", "release with a delay"}
-"""The verbs of several statements, which are never run again by themselves."""
+IN_ONE_TRANSACTION = {"enqueue_many of several statements"}
+"""What takes several statements, which are never run again by themselves."""
 
 
 class Held:
@@ -152,7 +153,7 @@ def test_a_session_that_is_ended_in_the_middle_of_a_verb_did_nothing_and_is_repl
             VERBS[verb](postgres_queue, message)
     assert postgres_queue.database.losses
     if verb.startswith("enqueue"):
-        assert sql(b"SELECT count(*) FROM tenantq.ready WHERE queue = 'new'") == [(1,)]
+        assert sql(b"SELECT count(*) IN (1, 5001) FROM tenantq.ready WHERE queue = 'new'") == [(True,)]
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -176,7 +177,7 @@ def test_a_reply_that_is_lost_is_said_to_be_lost_unless_twice_is_the_same_as_onc
             running.result(30)
     queue.stats()
     if verb.startswith("enqueue"):
-        assert sql(b"SELECT count(*) <= 1 FROM tenantq.ready WHERE queue = 'new'") == [(True,)]
+        assert sql(b"SELECT count(*) IN (0, 1, 5001) FROM tenantq.ready WHERE queue = 'new'") == [(True,)]
 
 
 def test_a_listener_in_silence_is_found_out_and_holds_up_no_claim(

@@ -36,6 +36,13 @@ SELECT {schema}.fail_message(
     %(dead)s::boolean, %(counted)s::boolean
 )
 
+-- name: delay_messages
+-- Gives several back at once, none with an attempt counted.
+SELECT h.place
+FROM unnest(%(queues)s::text[], %(ranks)s::smallint[], %(seqs)s::bigint[], %(tokens)s::bigint[])
+    WITH ORDINALITY AS h (queue, rank, seq, token, place)
+WHERE {schema}.fail_message(h.queue, h.rank, h.seq, h.token, %(delay)s::interval, NULL, false, false)
+
 -- name: extend_lease
 UPDATE {schema}.ready AS r
 SET leased_until = clock_timestamp() + %(seconds)s::interval
