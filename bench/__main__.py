@@ -24,6 +24,7 @@ ORDER = (
     "latency",
     "cliff",
     "contention",
+    "fair",
     "batch",
     "shards",
     "durability",
@@ -31,6 +32,7 @@ ORDER = (
     "peers",
     "recovery",
     "resources",
+    "forward",
     "soniq",
     "memory",
 )

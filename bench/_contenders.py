@@ -26,6 +26,10 @@ IDLE_WAIT = 0.1
 """Seconds that a claim of ours waits; it is woken before."""
 
 
+ROOM_WAIT = 30.0
+"""Seconds that a producer waits for room in a bounded queue: longer than any trial should make it."""
+
+
 class Contender(ABC):
     """One process's way to a queue: a producer calls `put`, a consumer `serve`."""
 
@@ -171,6 +175,17 @@ class TenantqLoop(Contender):
         self.store.close()
 
 
+class TenantqBounded(TenantqLoop):
+    """tenantq, one message a call, in a queue that holds so much at most: a producer waits for room."""
+
+    def fill(self, count: int) -> None:
+        super().fill(count)
+        self.tenant.limit(QUEUE, max_depth=self.options.get("max_depth"))
+
+    def put(self, jobs: Sequence[Job]) -> None:
+        self.tenant.send(jobs[0], wait=ROOM_WAIT)
+
+
 class TenantqBatched(TenantqLoop):
     """tenantq, batches: enqueue_many, and exchange, which acks the last batch and claims the next."""
 
@@ -213,6 +228,7 @@ class TenantqWorker(TenantqLoop):
 CONTENDERS: dict[str, type[Contender]] = {
     "documents' loop": DocumentsLoop,
     "tenantq": TenantqLoop,
+    "tenantq, bounded": TenantqBounded,
     "tenantq batched": TenantqBatched,
     "tenantq worker": TenantqWorker,
 }

@@ -75,7 +75,7 @@ def why_not(name: str) -> str | None:
 
 
 @contextlib.contextmanager
-def postgres_server() -> Iterator[tuple[str, int]]:
+def postgres_server(**settings: str) -> Iterator[tuple[str, int]]:
     """Start a server with its data in a new directory, yield its address and its process id, and stop it."""
     os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
     with warnings.catch_warnings():
@@ -86,7 +86,7 @@ def postgres_server() -> Iterator[tuple[str, int]]:
         server = pgserver.get_server(data, cleanup_mode="stop")
         try:
             with _connect(str(server.get_uri())) as connection:
-                for name, value in SETTINGS.items():
+                for name, value in (SETTINGS | settings).items():
                     connection.execute(f"ALTER SYSTEM SET {name} = '{value}'")
             server.cleanup()  # max_connections needs a restart
             server = pgserver.get_server(data, cleanup_mode="stop")

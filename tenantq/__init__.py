@@ -60,7 +60,7 @@ from tenantq.errors import (
 )
 from tenantq.memory import MemoryQueue, MemoryStats
 from tenantq.message import Message
-from tenantq.outbox import Event, Outbox, OutboxPosition
+from tenantq.outbox import Event, Outbox, OutboxPage, OutboxPosition, UndeliverableEvent
 from tenantq.outcome import DeadLetter, Snooze
 from tenantq.router import Layer, message
 from tenantq.stats import QueueStats, TenantStats
@@ -91,6 +91,7 @@ __all__ = [
     "NewerFile",
     "NotATenantFile",
     "Outbox",
+    "OutboxPage",
     "OutboxPosition",
     "PayloadError",
     "PayloadTooLarge",
@@ -111,6 +112,7 @@ __all__ = [
     "Transaction",
     "TransactionError",
     "UndecodablePayload",
+    "UndeliverableEvent",
     "UnknownTenant",
     "UnsupportedSQLite",
     "VerifyReport",

@@ -58,8 +58,8 @@ def shard_of(slot: int) -> str:
 class Doorbell:
     """The bell of one store in this process: to ring it costs a write, to listen one thread for all."""
 
-    def __init__(self, root: Path) -> None:
-        self._path = root / FILE_NAME
+    def __init__(self, root: Path, name: str = FILE_NAME) -> None:
+        self._path = root / name
         self._lock = threading.Lock()
         self._descriptor = -1
         self._subscribers: tuple[Subscriber, ...] = ()

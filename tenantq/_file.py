@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tenantq import _schema
+from tenantq._bounds import Admitted, Bounds
 from tenantq._sqlite import Database, Parameters, Row
 from tenantq.sqlfile import load_statements
 
@@ -53,7 +54,15 @@ class TenantFile:
     Not for two threads at once. `begin` and `commit` enclose all that changes the file.
     """
 
-    def __init__(self, database: Database, meta: dict[str, str], boot_id: str) -> None:
+    def __init__(
+        self,
+        database: Database,
+        meta: dict[str, str],
+        boot_id: str,
+        *,
+        max_depth: int | None = None,
+        tell_of_room: Callable[[], None] = lambda: None,
+    ) -> None:
         self.database = database
         self.tenant_id = meta["tenant_id"]
         self.file_id = meta["file_id"]
@@ -65,6 +74,9 @@ class TenantFile:
         """Whether the transaction is durable, even if an interrupt came before `commit` could return."""
         self.ready: dict[str, int] = {}
         """How many messages were ready in a queue when we last changed it. A hint: others may have them by now."""
+        self.bounds = Bounds(database, max_depth)
+        self._tell_of_room = tell_of_room
+        self._has_room = False
         self._execute = database.execute
         self._run = database.run
         self._depths: dict[str, list[int]] = {}
@@ -78,7 +90,9 @@ class TenantFile:
 
     def begin(self) -> None:
         """Begin a write transaction."""
-        self._reset()
+        if self._depths or self._emitted:
+            self._reset()
+        self.news = self.is_committed = self._has_room = False
         self.database.begin()
         if self.database.version() != self._version:
             self._forget()
@@ -88,7 +102,15 @@ class TenantFile:
         ready = {}
         try:
             for queue, depths in self._depths.items():
-                ready[queue] = self._execute(ADD_DEPTH, (queue, *depths))[0][0]
+                row = (*depths, queue)
+                add = ADD_DEPTH if self.bounds.are_none else _STATS["add_bounded_depth"]
+                found = self._execute(add, row) or self._execute(_STATS["begin_depth"], row)
+                ready[queue] = found[0][0]
+                if not self.bounds.are_none:
+                    _ready, depth, are_bounds = found[0]
+                    self.bounds.learn(are_bounds)
+                    if self.bounds.are_set and self.bounds.move(queue, depth, depths):
+                        self._has_room = True
             if self._emitted:
                 self._run(_OUTBOX["count_events"], (self._last_seq, self._emitted))
             self.database.commit()
@@ -105,6 +127,8 @@ class TenantFile:
         self._version = self.database.version()
         self.ready.update(ready)
         self.commits += 1
+        if self._has_room:
+            self._tell_of_room()
 
     def rollback(self) -> None:
         """Undo the transaction."""
@@ -119,6 +143,7 @@ class TenantFile:
         self._due_at: int | None = None
         self._leased_until: int | None = None
         self._paused: set[str] | None = None
+        self.bounds.forget()
         self.ready.clear()
 
     def savepoint(self) -> tuple[object, ...]:
@@ -142,6 +167,7 @@ class TenantFile:
         self._depths = {}
         self._emitted = 0
         self.news = False
+        self._has_room = False
         self.is_committed = False
 
     def execute_guest(self, sql: str, parameters: Parameters) -> list[Row]:
@@ -169,21 +195,24 @@ class TenantFile:
         max_attempts: int,
         key: str | None,
         headers: str | None,
-    ) -> list[int]:
+    ) -> Admitted:
         """Insert messages; with a key that a live message of the queue has, return that one's id."""
         if key is not None:
             found = self._execute(FIND_KEY, (queue, key))
             if found:
                 return [found[0][0]]
-        first = self._next_id()
+        first = (self._last_id if self._last_id >= 0 else self._read_last_id()) + 1
+        if self.bounds.are_set:
+            full = self.bounds.refuse(queue, len(bodies), self._depths)
+            if full is not None:
+                return full
         due_at = visible_at if visible_at > now else None
-        done, left = 0, len(bodies)
-        while left:
-            some = min(1 << left.bit_length() - 1, MOST_ROWS)
+        count, done = len(bodies), 0
+        while done < count:
+            some = min(1 << (count - done).bit_length() - 1, MOST_ROWS)
             shared = (first + done, queue, priority, visible_at, due_at, max_attempts, now, key, headers)
             self._run(_INSERTS[some], (*shared, *bodies[done : done + some]))
-            done, left = done + some, left - some
-        count = len(bodies)
+            done += some
         self._last_id = first + count - 1
         depths = self._depth(queue)
         depths[0] = self._last_id
@@ -195,11 +224,20 @@ class TenantFile:
         self.news = True
         return list(range(first, first + count))
 
-    def _next_id(self) -> int:
-        if self._last_id < 0:
-            given_out = (depths[0] for depths in self._depths.values())  # by this transaction, and not written yet
-            self._last_id = max(self._execute(_QUEUE["last_id"])[0][0], *given_out, 0)
-        return self._last_id + 1
+    def _read_last_id(self) -> int:
+        given_out = (depths[0] for depths in self._depths.values())  # by this transaction, and not written yet
+        kept, are_bounds = self._execute(_QUEUE["last_id"])[0]
+        self.bounds.learn(are_bounds)
+        return max(int(kept), *given_out, 0)
+
+    def foresee(self, queue: str, count: int, key: str | None) -> Admitted | None:
+        """Return what an enqueue comes to that room does not decide: a key is there, or it is too large."""
+        found = [] if key is None else self._execute(FIND_KEY, (queue, key))
+        if found:
+            return [found[0][0]]
+        self.bounds.forget()  # this reads what others wrote
+        full = self.bounds.refuse(queue, count, {})
+        return full if full is not None and full.is_for_good else None
 
     # Claim, and the ends of a delivery
 
@@ -441,6 +479,11 @@ class TenantFile:
         self._paused = None
         self.news = True
 
+    def limit(self, queue: str | None, max_depth: int | None) -> None:
+        """Change what a queue may hold, or with None all together."""
+        self.bounds.set(queue, max_depth)
+        self._has_room = True
+
     def _is_paused(self, queue: str) -> bool:
         if self._paused is None:
             self._paused = {row[0] for row in self.paused()}
@@ -518,8 +561,12 @@ class TenantFile:
         return self._last_seq
 
     def outbox_position(self) -> Row:
-        """Return (forwarded seq, its event id, last seq, pending)."""
+        """Return (forwarded seq, its event id, last seq, pending, undeliverable)."""
         return self._execute(_OUTBOX["outbox_position"])[0]
+
+    def pending(self) -> int:
+        """Return how many events are not known to be in Postgres, with those that this transaction emits."""
+        return int(self.outbox_position()[3]) + self._emitted
 
     def count_pending(self) -> int:
         """Count the events behind the last forwarded one, one by one."""
@@ -537,6 +584,16 @@ class TenantFile:
     def mark_forwarded(self, seq: int, event_id: str | None) -> None:
         """Keep how far the events are known to be in Postgres."""
         self._execute(_OUTBOX["mark_forwarded"], (seq, event_id))
+
+    def confirm_forwarded(self, seq: int, event_id: str) -> bool:
+        """Keep that the events up to this one are in Postgres; False if it is not here, or known already."""
+        self._run(_OUTBOX["confirm_forwarded"], (seq, event_id))
+        return bool(self.database.changed)
+
+    def oldest_event(self) -> int | None:
+        """Return when the first event that is kept was emitted (Unix nanoseconds)."""
+        rows = self._execute(_OUTBOX["oldest_event"])
+        return rows[0][0] if rows else None
 
     def prune_events(self, before: int) -> int:
         """Delete up to STEP forwarded events emitted before a time, never the last forwarded one."""

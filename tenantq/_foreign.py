@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import Counter
 
 from tenantq.errors import ForeignHandle
@@ -22,7 +23,13 @@ Identity = tuple[int, int] | None
 MAX_DESCRIPTORS = 512
 """A process with more is not searched: it would take longer than the work that it guards."""
 
+CROWDED_INTERVAL = 10.0
+"""Seconds until a process that has more is looked at again: to list thousands takes milliseconds, and each of
+its files asks once a second.
+"""
+
 _lock = threading.Lock()
+_next_look = [0.0]
 _open: Counter[tuple[Identity, bool]] = Counter()
 _most: dict[tuple[Identity, bool], int] = {}
 
@@ -50,11 +57,15 @@ def check_alone(identity: Identity, path: str, tenant: str | None) -> None:
     SQLite keeps the descriptor of a closed connection while another one to the same file is open, and uses
     it again for one that reads or writes as the first did: there are never more than that.
     """
+    now = time.monotonic()
+    if now < _next_look[0]:
+        return
     try:
         names = os.listdir("/proc/self/fd")  # noqa: PTH208 - names are enough
     except OSError:
         return
     if len(names) > MAX_DESCRIPTORS:
+        _next_look[0] = now + CROWDED_INTERVAL
         return
     found = 0
     for name in names:

@@ -19,7 +19,7 @@ from tenantq._file import TenantFile
 from tenantq._line import Line, Waiting
 from tenantq.errors import FileReplaced, TenantBusy, TransactionError
 
-__all__ = ["Handle", "HandleGone"]
+__all__ = ["MERGE", "Handle", "HandleGone"]
 
 T = TypeVar("T")
 Operation = Callable[[TenantFile], T]
@@ -64,7 +64,7 @@ class Handle:
             except BaseException:
                 file.rollback()
                 raise
-            if line:  # others came meanwhile: their work goes along
+            if line.waiting:  # others came meanwhile: their work goes along
                 return self._commit_with_others(operation, result)
             file.commit()
             self.operations += 1
@@ -74,6 +74,28 @@ class Handle:
         if has_news:
             self._ring()
         return result
+
+    def write_all(self, batch: Sequence[Waiting[Any]]) -> None:
+        """Run the operations of other threads with the first, in one transaction; each fails alone.
+
+        One that gives None did nothing, and is not counted.
+        """
+        self._take_turn()
+        merged = list(batch)
+        try:
+            try:
+                has_news = self._commit_merged(merged)
+            finally:
+                self._line.bring_back(merged[len(batch) :])
+        finally:
+            self._line.hand_over()
+        self.operations -= sum(waiting.result is None and waiting.error is None for waiting in batch)
+        if has_news:
+            self._ring()
+        if isinstance(batch[0].error, HandleGone):  # all of them, then: nothing was run
+            for waiting in batch:
+                waiting.error, waiting.is_done = None, False
+            raise HandleGone
 
     def read(self, operation: Operation[T]) -> T:
         """Run an operation that changes nothing, on one snapshot of the file."""
@@ -215,6 +237,7 @@ class Handle:
         if not waiting.has_turn:
             return waiting.outcome()
         try:
+            self.file.database.make_way()  # now: those who come meanwhile are taken along
             self._lead([waiting, *self._line.take_along(MERGE - 1)])
         finally:
             self._line.hand_over()
@@ -261,12 +284,13 @@ class Handle:
         try:
             if not is_begun:
                 self._run_each(batch, is_apart=is_apart)
-            while not is_apart and self._line and len(batch) < MERGE:
+            while not is_apart and self._line.waiting and len(batch) < MERGE:
                 more = self._line.take_along(MERGE - len(batch))
                 if not more:
                     break
                 batch += more
                 self._run_each(more)
+            file.database.operations = len(batch)
             file.commit()
         except Exception as exc:
             return self._commit_otherwise(batch, exc, is_apart=is_apart)

@@ -20,12 +20,13 @@ T = TypeVar("T")
 class Waiting(Generic[T]):
     """A thread in the line, and the work that it would let another do for it; None: it wants the turn itself."""
 
-    __slots__ = ("error", "has_turn", "is_done", "operation", "result", "wake")
+    __slots__ = ("error", "has_turn", "is_done", "is_leaving", "operation", "result", "wake")
 
     def __init__(self, operation: Callable[[Any], T] | None) -> None:
         self.operation = operation
         self.is_done = False
         self.has_turn = False
+        self.is_leaving = False
         self.result: T | None = None
         self.error: BaseException | None = None
         self.wake = threading.Lock()
@@ -44,7 +45,8 @@ class Line:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._is_taken = False
-        self._waiting: deque[Waiting[Any]] = deque()
+        self.waiting: deque[Waiting[Any]] = deque()
+        """Those in line. To look at; only the methods change it."""
 
     def try_take(self) -> bool:
         """Take the turn if nobody has it."""
@@ -63,7 +65,7 @@ class Line:
             if not self._is_taken:
                 self._is_taken = waiting.has_turn = True
                 return True
-            self._waiting.append(waiting)
+            self.waiting.append(waiting)
         try:
             if waiting.wake.acquire(timeout=timeout) or not self._leave(waiting):
                 return True
@@ -77,38 +79,37 @@ class Line:
         """Take out of the line those at its front whose work another may do. For whoever has the turn."""
         along: list[Waiting[Any]] = []
         with self._lock:
-            while self._waiting and len(along) < most and self._waiting[0].operation is not None:
-                along.append(self._waiting.popleft())
+            while self.waiting and len(along) < most and self.waiting[0].operation is not None:
+                along.append(self.waiting.popleft())
         return along
 
     def bring_back(self, along: Sequence[Waiting[Any]]) -> None:
-        """Wake those whose work is done, and put the others back where they were."""
+        """Wake those whose work is done or whose time is over, and put the others back where they were."""
         with self._lock:
             for waiting in reversed(along):
-                if waiting.is_done:
+                if waiting.is_done or waiting.is_leaving:
                     waiting.wake.release()
                 else:
-                    self._waiting.appendleft(waiting)
+                    self.waiting.appendleft(waiting)
 
     def hand_over(self) -> None:
         """Give the turn to the first in line; set it free if there is none."""
         with self._lock:
-            if self._waiting:
-                first = self._waiting.popleft()
+            if self.waiting:
+                first = self.waiting.popleft()
                 first.has_turn = True
                 first.wake.release()
             else:
                 self._is_taken = False
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def _leave(self, waiting: Waiting[Any]) -> bool:
         """Leave the line; False for one that is in it no more: its turn has come, or is about to end."""
         with self._lock:
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
+            if waiting in self.waiting:
+                self.waiting.remove(waiting)
                 return True
-        if not waiting.has_turn:
-            waiting.wake.acquire()  # another thread is doing its work: what comes of it counts
-        return False
+            if waiting.has_turn:
+                return False
+            waiting.is_leaving = True
+        waiting.wake.acquire()  # another thread is doing its work: what comes of it counts
+        return not waiting.is_done

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -11,13 +12,14 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
+from tenantq._bounds import Admitted, Full
 from tenantq._file import TenantFile
-from tenantq.arguments import check_headers, check_max_attempts, check_priority, visible_ns
+from tenantq.arguments import DEFAULT_MAX_ATTEMPTS, check_headers, check_max_attempts, check_priority, visible_ns
 from tenantq.clock import Clock
-from tenantq.errors import InvalidArgument
+from tenantq.errors import InvalidArgument, PayloadTooLarge, QueueFull
 from tenantq.message import Message
 from tenantq.naming import check_name
-from tenantq.payload import encode_payload
+from tenantq.payload import MAX_PAYLOAD_BYTES, encode_payload
 
 __all__ = [
     "check_options",
@@ -32,8 +34,13 @@ __all__ = [
 EnqueueOptions = tuple[str, float, datetime | None, int, str | None, int, str | None]
 """Queue, delay, at, priority, key, max_attempts and the encoded headers."""
 
+DEFAULTS = (0, None, 0, None, DEFAULT_MAX_ATTEMPTS, None)
+"""Delay, at, priority, key, max_attempts and headers of nearly every enqueue: nothing is to be checked then."""
+
 MAX_ERROR_CHARACTERS = 4_000
 """What is kept of the error of a failed attempt."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def enqueue_operation(
@@ -49,18 +56,21 @@ def enqueue_operation(
     headers: Mapping[str, str] | None,
 ) -> Enqueue:
     """Return the insertion of messages into one queue."""
-    check_options(
-        queue,
-        delay=delay,
-        at=at,
-        priority=priority,
-        key=key,
-        max_attempts=max_attempts,
-        headers=headers,
-    )
+    if (delay, at, priority, key, max_attempts, headers) == DEFAULTS:
+        check_name(queue)
+    else:
+        check_options(
+            queue,
+            delay=delay,
+            at=at,
+            priority=priority,
+            key=key,
+            max_attempts=max_attempts,
+            headers=headers,
+        )
     bodies = [encode_payload(payload) for payload in payloads]
-    options = (queue, delay, at, priority, key, max_attempts, encode_headers(headers))
-    return Enqueue(clock, bodies, options)
+    encoded_headers = None if headers is None else encode_headers(headers)
+    return Enqueue(clock, bodies, (queue, delay, at, priority, key, max_attempts, encoded_headers))
 
 
 class Enqueue:
@@ -74,8 +84,8 @@ class Enqueue:
         self.options = options
         self.alike: Hashable = options if options[4] is None else None
 
-    def __call__(self, file: TenantFile) -> list[int]:
-        """Insert them and return their ids."""
+    def __call__(self, file: TenantFile) -> Admitted:
+        """Insert them and return their ids, or say how full the queue is."""
         if not self.bodies:
             return []
         queue, delay, at, priority, key, max_attempts, headers = self.options
@@ -84,17 +94,20 @@ class Enqueue:
             queue,
             self.bodies,
             now=now,
-            visible_at=visible_ns(now, delay, at),
+            visible_at=visible_ns(now, delay, at) if delay or at else now,
             priority=priority,
             max_attempts=max_attempts,
             key=key,
             headers=headers,
         )
 
-    def together(self, file: TenantFile, operations: Sequence[Enqueue]) -> list[list[int]]:
-        """Insert the messages of alike operations and return the ids of each."""
+    def together(self, file: TenantFile, operations: Sequence[Enqueue]) -> list[Admitted]:
+        """Insert the messages of alike operations; return the ids of each, or why it has none."""
         bodies = [body for operation in operations for body in operation.bodies]
-        ids = iter(Enqueue(self.clock, bodies, self.options)(file))
+        admitted = Enqueue(self.clock, bodies, self.options)(file)
+        if isinstance(admitted, Full):
+            return [operation(file) for operation in operations]
+        ids = iter(admitted)
         return [list(islice(ids, len(operation.bodies))) for operation in operations]
 
 
@@ -128,18 +141,23 @@ def emit_operation(
     priority: int,
     max_attempts: int,
     headers: Mapping[str, str] | None,
+    max_outbox: int | None,
 ) -> Callable[[TenantFile], int]:
-    """Return the insertion of an event into the outbox."""
+    """Return the insertion of an event into the outbox: of one that Postgres will take."""
     check_name(topic, "topic")
     check_priority(priority)
     check_max_attempts(max_attempts)
     visible_ns(0, delay, at)
     body = encode_payload(payload)
-    encoded_headers = encode_headers(headers)
-    if encoded_headers is not None and "\\u0000" in encoded_headers:
-        raise InvalidArgument("a header of an event holds a NUL character, which Postgres does not keep")
+    encoded_headers = encode_event_headers(headers)
 
     def operation(file: TenantFile) -> int:
+        if max_outbox is not None and file.pending() >= max_outbox:
+            raise QueueFull(
+                f"{max_outbox} events of tenant {file.tenant_id!r} wait for Postgres already",
+                hint="wait until the forwarder has taken some, or raise max_outbox",
+                tenant=file.tenant_id,
+            )
         now = clock.now_ns()
         is_delayed = delay != 0 or at is not None
         return file.emit(
@@ -171,6 +189,21 @@ def encode_headers(headers: Mapping[str, str] | None) -> str | None:
     """Return headers as JSON text; None if there are none."""
     checked = check_headers(headers)
     return None if checked is None else json.dumps(checked, ensure_ascii=True)
+
+
+def encode_event_headers(headers: Mapping[str, str] | None) -> str | None:
+    """Return the headers of an event as JSON text that Postgres and every reader take; None if there are none."""
+    encoded = encode_headers(headers)
+    if encoded is None:
+        return None
+    for text in (text for pair in (headers or {}).items() for text in pair):
+        if "\0" in text:
+            raise InvalidArgument("a header of an event holds a NUL character, which Postgres does not keep")
+        if not text.isascii() and _SURROGATE.search(text):
+            raise InvalidArgument("a header of an event holds a lone surrogate, which is not text")
+    if len(encoded) > MAX_PAYLOAD_BYTES:
+        raise PayloadTooLarge(f"headers of {len(encoded)} bytes are over the limit of {MAX_PAYLOAD_BYTES}")
+    return encoded
 
 
 def clean_text(text: str | None) -> str | None:

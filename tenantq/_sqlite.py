@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
-import random
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,9 @@ from urllib.parse import quote
 import apsw
 
 from tenantq import _foreign
+from tenantq._board import new_slot
+from tenantq._load import Load
+from tenantq._turns import TRY_SECONDS, Turn, random_wait
 from tenantq.errors import (
     CorruptFile,
     DiskFull,
@@ -36,18 +39,22 @@ Parameters = Sequence[Any] | Mapping[str, Any]
 SAFE_SQLITE = (3, 51, 3)
 """The first release in which a write and a checkpoint at once cannot lose a transaction (WAL reset)."""
 
-BUSY_WAIT_MS = (0.2, 2.2)
-"""A random wait between two tries for the lock. SQLite's own ladder starves some of many processes."""
-
 PRAGMAS = {
     # The documents' set, but for mmap_size: with it, a file that somebody truncates (a `cp` onto it) is no error
     # of one tenant but a SIGBUS, the end of the process for all of them. The cache is scaled by the store.
     "mmap_size": 0,
     "temp_store": "MEMORY",
+    # Of these pages, a commit checkpoints by itself: a backstop, see CHECKPOINT_PAGES.
     "wal_autocheckpoint": 10000,
     # Not the documents': a -wal that a slow reader let grow is cut back to this by the next checkpoint.
     "journal_size_limit": 40 * 1024 * 1024,
 }
+
+CHECKPOINT_PAGES = 4000
+"""So many pages in the -wal that are not in the file, 16 MB, ask for a checkpoint beside the writers."""
+
+CHECKPOINT_INTERVAL = 0.1
+"""Seconds between two looks at the -wal."""
 
 
 class Durability(StrEnum):
@@ -92,6 +99,8 @@ class Database:
         busy_timeout: float = 5.0,
         cache_kib: int = 8192,
         tenant: str | None = None,
+        turn: Turn | None = None,
+        load: Load | None = None,
     ) -> None:
         self.path = path
         self.tenant = tenant
@@ -99,7 +108,18 @@ class Database:
         self.busy_waits = 0
         """How often this connection had to wait for another one's lock."""
         self.busy_seconds = 0.0
-        self._waiting_since = 0.0
+        """How long, all in all."""
+        self.busy_longest = 0.0
+        """Seconds of the longest of these waits."""
+        self.on_long_wal: Callable[[], object] | None = None
+        """Called after a commit, when it is time for a checkpoint."""
+        self.load = load or Load(new_slot(), 0.0, time.monotonic)
+        """How busy the file is."""
+        self.operations = 1
+        """Calls that the transaction carries."""
+        self._turn = turn
+        self._next_look = self._waiting_since = self._counted_until = 0.0
+        self._has_waited = self._is_writing = False
         self.identity = identity_of(path)
         """Which file this is. Taken first: one that replaces it from here on is told from it."""
         if self.identity in _inherited:
@@ -123,7 +143,10 @@ class Database:
                 raise self._translated(exc) from exc
             raise
         _open_databases.add(self)
-        self._execute = self._connection.execute
+        self._execute = self._connection.cursor().execute  # one for all: each result is fetched before the next
+        self.version = self._connection.data_version
+        """Return a number that every change of the file moves on, those of this connection too. It is up to date
+        inside of a write transaction; elsewhere it is what this connection last saw."""
         self._moved = ctypes.c_int()
         self._moved_at = ctypes.addressof(self._moved)
         # Without it, SQLite prepares a statement anew for each value bound to a column of a partial index:
@@ -170,16 +193,47 @@ class Database:
 
     def begin(self) -> None:
         """Begin a write transaction: the lock is taken here and waited for, never in the middle."""
+        self.make_way()
         self.run("BEGIN IMMEDIATE")
+        self._is_writing = True
+        self.operations = 1
+        self.load.begin()
+        if self._has_waited:
+            self._has_waited = False
+            if self._turn is not None:
+                self._turn.take()
+
+    def make_way(self) -> None:
+        """Let another process begin first, if this one has had its turn: then `begin` need not do so."""
+        if self._turn is None or not self._turn.is_over:
+            return
+        self._wait_begins()  # one wait; if the lock is not free then, that is another
+        self._turn.rest()
+        self._wait_goes_on()
 
     def commit(self) -> None:
         """Make the transaction durable. If it fails, nothing of it is."""
         self.run("COMMIT")
+        self._end_turn(self.operations)
 
     def rollback(self) -> None:
         """Undo the transaction; SQLite may have done it already (disk full), which is no second error."""
         if not self._connection.get_autocommit():
             self.run("ROLLBACK")
+        self._end_turn(0)
+
+    def _end_turn(self, operations: int) -> None:
+        if not self._is_writing:
+            return
+        self._is_writing = False
+        if self._turn is not None:
+            self._turn.end()
+        now = self.load.end(operations)
+        if self.on_long_wal is not None and now >= self._next_look:
+            self._next_look = now + CHECKPOINT_INTERVAL
+            with contextlib.suppress(TenantqError):  # the commit stands, and the next one meets the fault
+                if self.wal_pages() >= CHECKPOINT_PAGES:
+                    self.on_long_wal()
 
     @property
     def in_transaction(self) -> bool:
@@ -191,17 +245,23 @@ class Database:
         """The rows that the last statement changed."""
         return self._connection.changes()
 
-    def version(self) -> int:
-        """Return a number that every change of the file moves on, those of this connection too.
-
-        It is up to date inside of a write transaction; elsewhere it is what this connection last saw.
-        """
-        return self._connection.data_version()
-
     def was_replaced(self) -> bool:
         """Tell whether another file, or none, is at the path by now."""
         self._connection.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, self._moved_at)
         return bool(self._moved.value)
+
+    def wal_pages(self) -> int:
+        """Return how many pages of the -wal are not in the file yet. Not inside of a transaction."""
+        try:
+            pages, copied = self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+        except apsw.Error as exc:
+            raise self._translated(exc) from exc
+        return max(0, pages - copied)
+
+    def checkpoint(self) -> int:
+        """Copy what no reader needs of the -wal into the file, waiting for nobody; return the pages left."""
+        self.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        return self.wal_pages()  # with what others have written since: the row does not count it
 
     def copy_to(self, target: Path) -> None:
         """Write all that is committed to a new file, by SQLite's online backup in one step.
@@ -222,6 +282,8 @@ class Database:
 
     def close(self) -> None:
         """Close; the last connection to a file leaves it alone, without -wal and -shm."""
+        self.load.leave()
+        self._turn = None
         self._connection.close()
         if self in _open_databases:
             _open_databases.discard(self)
@@ -249,17 +311,28 @@ class Database:
         _inherited.add(self.identity)
 
     def _wait_for_lock(self, tries: int) -> bool:
-        now = time.monotonic()
         if tries == 0:
-            self._waiting_since = now
-            self.busy_waits += 1
-        elif now - self._waiting_since >= self.busy_timeout:
-            self.busy_seconds += now - self._waiting_since
+            self._wait_begins()
+        left = self.busy_timeout - (time.monotonic() - self._waiting_since)
+        if left <= 0:
             return False
-        pause = random.uniform(*BUSY_WAIT_MS) / 1000
-        self.busy_seconds += pause
-        time.sleep(pause)
+        if self._turn is None:
+            time.sleep(random_wait(TRY_SECONDS, left))
+        else:
+            self._turn.wait(tries, left)
+        self._wait_goes_on()
         return True
+
+    def _wait_begins(self) -> None:
+        self._has_waited = True
+        self._waiting_since = self._counted_until = time.monotonic()
+        self.busy_waits += 1
+
+    def _wait_goes_on(self) -> None:
+        now = time.monotonic()
+        self.busy_seconds += now - self._counted_until
+        self._counted_until = now
+        self.busy_longest = max(self.busy_longest, now - self._waiting_since)
 
     def _translated(self, exc: Exception, path: Path | None = None) -> TenantqError:
         where = str(path or self.path)

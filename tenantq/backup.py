@@ -15,6 +15,7 @@ import msgspec
 from tenantq import _schema
 from tenantq._file import TenantFile
 from tenantq._sqlite import Database, Durability
+from tenantq._undeliverable import recount
 from tenantq.errors import (
     CorruptFile,
     TenantExists,
@@ -167,8 +168,16 @@ def _miscounts(file: TenantFile) -> list[str]:
 
 
 def _lost_events(file: TenantFile) -> list[str]:
-    said, counted = file.outbox_position()[3], file.count_pending()
-    return [] if said == counted else [f"the outbox is said to hold {said} events and holds {counted}"]
+    *_places, pending, undeliverable = file.outbox_position()
+    counts = [
+        ("the outbox", pending, file.count_pending()),
+        ("the table of undeliverable events", undeliverable, recount(file)),
+    ]
+    return [
+        f"{what} is said to hold {said} events and holds {counted}"
+        for what, said, counted in counts
+        if said != counted
+    ]
 
 
 @contextlib.contextmanager

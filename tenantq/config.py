@@ -7,7 +7,7 @@ import resource
 import msgspec
 
 from tenantq._sqlite import Durability
-from tenantq.arguments import check_seconds
+from tenantq.arguments import check_limit, check_seconds
 from tenantq.backoff import Backoff
 from tenantq.errors import InvalidArgument
 
@@ -35,16 +35,24 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that a call waits for the write lock: the documents' busy_timeout of 5000 ms."""
     max_open_tenants: int = 0
     """0: as many as half of this process's file descriptors allow, MAX_OPEN_TENANTS at most."""
+    max_depth: int | None = None
+    """Messages that each queue of a tenant may hold which has no bound of its own."""
     memory_depth: int = 10_000
     """Messages that the memory layer holds before it refuses more."""
+    max_outbox: int | None = None
+    """Events of one tenant that may wait for Postgres before `emit` refuses more; None: any number."""
     backoff: Backoff = Backoff()
 
     def __post_init__(self) -> None:
         check_seconds(self.busy_timeout, "busy_timeout")
         if self.max_open_tenants < 0:
             raise InvalidArgument(f"max_open_tenants {self.max_open_tenants} is negative")
+        if self.max_depth is not None:
+            check_limit(self.max_depth, "max_depth")
         if self.memory_depth < 1:
             raise InvalidArgument(f"memory_depth {self.memory_depth} is not a whole number from 1")
+        if self.max_outbox is not None:
+            check_limit(self.max_outbox, "max_outbox")
 
     @classmethod
     def of(cls, *, durability: str, **options: object) -> StoreConfig:

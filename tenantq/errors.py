@@ -125,6 +125,23 @@ class QueueFull(TenantqError):
 
     default_hint = "wait until messages are handled, or raise the bound"
 
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        depth: int | None = None,
+        max_depth: int | None = None,
+        hint: str = "",
+        tenant: str | None = None,
+        queue: str | None = None,
+        path: str | None = None,
+    ) -> None:
+        self.depth = depth
+        """How many messages it held; None where that is not one number."""
+        self.max_depth = max_depth
+        """How many it may hold."""
+        super().__init__(message, hint=hint, tenant=tenant, queue=queue, path=path)
+
 
 class StoreNotFound(TenantqError, FileNotFoundError):
     """There is no store at this path."""

@@ -450,7 +450,12 @@ class MemoryQueue:
             self._subscribers.call()
 
     def _full(self, queue: str | None) -> QueueFull:
-        return QueueFull(f"the memory queue has no room: at most {self.max_depth} messages", queue=queue)
+        return QueueFull(
+            f"the memory queue has no room: it holds {self._lanes.depth} of {self.max_depth} messages",
+            depth=self._lanes.depth,
+            max_depth=self.max_depth,
+            queue=queue,
+        )
 
 
 _all_queues: WeakSet[MemoryQueue] = WeakSet()

@@ -9,7 +9,11 @@ import msgspec
 from tenantq._file import TenantFile
 from tenantq.clock import NANOSECONDS
 
-__all__ = ["QueueStats", "TenantStats", "read_stats", "size_of"]
+__all__ = ["QueueStats", "TenantStats", "is_blocked", "read_stats", "size_of", "warnings_of"]
+
+
+BLOCKED_PAGES = 20_000
+"""Twice what a commit checkpoints by itself, the backstop of all checkpoints: 80 MB that did not get through."""
 
 
 class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +31,8 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     oldest_age: float | None = None
     """Seconds that the oldest ready message has been claimable; None where none is ready."""
     is_paused: bool = False
+    max_depth: int | None = None
+    """What ready, scheduled and claimed messages may come to together; None without a bound."""
 
 
 class TenantStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,10 +45,18 @@ class TenantStats(msgspec.Struct, frozen=True, kw_only=True):
     dead: int = 0
     outbox: int = 0
     """Events that are not known to be in Postgres."""
+    undeliverable: int = 0
+    """Events that Postgres refused: see `Outbox.undeliverable`."""
     oldest_age: float | None = None
     """Seconds that the oldest ready message has been claimable; None where none is ready."""
+    max_depth: int | None = None
+    """What ready, scheduled and claimed messages of all queues may come to together; None without a bound."""
     file_bytes: int = 0
     wal_bytes: int = 0
+    wal_pages_pending: int = 0
+    """Pages in the -wal that no checkpoint has copied into the file yet."""
+    is_checkpoint_blocked: bool = False
+    """Whether those are so many that checkpoints cannot have got through: a reader stays open."""
     commits: int = 0
     """Transactions of this process since it opened the file."""
     operations: int = 0
@@ -51,16 +65,33 @@ class TenantStats(msgspec.Struct, frozen=True, kw_only=True):
     """How often this process waited for another one's lock on the file, since it opened it."""
     busy_seconds: float = 0.0
     """How long it waited, all in all."""
+    busy_longest: float = 0.0
+    """Seconds of the longest of these waits."""
+    utilisation: float = 0.0
+    """Share of the last 10 s, the latest weighing most, in which some process of this host held the file's write
+    turn: 0 to 1. Kept in memory that all of them share; it forgets with the host's boot."""
+    utilisation_minute: float = 0.0
+    """The same of the last minute."""
+    headroom: float = 1.0
+    """What is left: 1 - utilisation. Work in between takes some, so that a file that is full is at 0.1 or so."""
+    operations_per_second: float = 0.0
+    """Calls that were committed, by any process of this host, over the last 10 s."""
+    capacity: float | None = None
+    """Calls a second at which the write turn would never be free: operations_per_second / utilisation. A lower
+    bound, since the file carries more of them when calls have to wait and are merged; None without any."""
+    warnings: tuple[str, ...] = ()
+    """What somebody should see to, one sentence each."""
     queues: tuple[QueueStats, ...] = ()
 
 
-def read_stats(file: TenantFile, now: int, boottime: int) -> tuple[tuple[QueueStats, ...], int]:
-    """Return how each queue of a file is, and how many events wait in its outbox."""
+def read_stats(file: TenantFile, now: int, boottime: int) -> tuple[tuple[QueueStats, ...], int | None, int, int]:
+    """Return how each queue is, the bound of all, and how many events wait in the outbox and are undeliverable."""
+    file.bounds.forget()  # this reads what others wrote
     due = {(queue, bool(was_claimed)): count for queue, was_claimed, count in file.count_due(now, boottime)}
     paused = {row[0] for row in file.paused()}
     depths = {row[0]: row[1:] for row in file.depths()}
     queues = []
-    for queue in sorted(depths.keys() | paused):
+    for queue in sorted(depths.keys() | paused | file.bounds.queues()):
         ready, scheduled, claimed, dead = depths.get(queue, (0, 0, 0, 0))
         from_scheduled, from_claimed = due.get((queue, False), 0), due.get((queue, True), 0)
         since = file.oldest_ready(queue) if ready else None
@@ -73,9 +104,26 @@ def read_stats(file: TenantFile, now: int, boottime: int) -> tuple[tuple[QueueSt
                 dead=dead,
                 oldest_age=None if since is None else max(0.0, (now - since) / NANOSECONDS),
                 is_paused=queue in paused,
+                max_depth=file.bounds.of(queue),
             ),
         )
-    return tuple(queues), int(file.outbox_position()[3])
+    *_places, pending, undeliverable = file.outbox_position()
+    return tuple(queues), file.bounds.of_tenant, pending, undeliverable
+
+
+def is_blocked(pages_pending: int) -> bool:
+    """Tell whether so many pages mean that checkpoints did not get through."""
+    return pages_pending >= BLOCKED_PAGES
+
+
+def warnings_of(*, wal_bytes: int, pages_pending: int) -> tuple[str, ...]:
+    """Return what somebody should see to."""
+    if not is_blocked(pages_pending):
+        return ()
+    return (
+        f"a reader keeps {pages_pending:,} pages from being checkpointed; the -wal has grown to "
+        f"{wal_bytes / 1e6:,.0f} MB, and shrinks when the reader (a shell, a long read, Litestream) has ended",
+    )
 
 
 def size_of(path: Path) -> int:

@@ -8,17 +8,24 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from tenantq import _schema, naming
+from tenantq._board import Board, new_slot
+from tenantq._checkpointer import Checkpointer, checkpoint
 from tenantq._doorbell import Doorbell, slot_of
 from tenantq._file import TenantFile
 from tenantq._filesystem import refuse_network_filesystem
 from tenantq._handle import Handle
+from tenantq._listeners import Listeners
+from tenantq._load import Load, name_of
+from tenantq._producers import Rooms
 from tenantq._sqlite import Database, check_sqlite_version
+from tenantq._turns import Turn
 from tenantq.backoff import Backoff
 from tenantq.backup import open_to_read, restore_file
 from tenantq.clock import Clock, SystemClock
@@ -37,6 +44,9 @@ from tenantq.watch import Watch, list_names, list_shards
 
 __all__ = ["Store", "open"]
 
+ROOM_BELL = ".room"
+"""The file of the bell that tells of room in bounded queues."""
+
 SWEEP_INTERVAL = 1.0
 """Seconds between two looks at the files for what nobody rang the doorbell for."""
 
@@ -48,7 +58,9 @@ def open(  # noqa: A001 - tenantq.open reads as it should
     create: bool = True,
     busy_timeout: float = 5.0,
     max_open_tenants: int = 0,
+    max_depth: int | None = None,
     memory_depth: int = 10_000,
+    max_outbox: int | None = None,
     backoff: Backoff | None = None,
     clock: Clock | None = None,
 ) -> Store:
@@ -59,7 +71,11 @@ def open(  # noqa: A001 - tenantq.open reads as it should
     price of a disk sync for each commit.
     busy_timeout: seconds that a call waits for its turn at a tenant's file before it raises TenantBusy.
     max_open_tenants: files open at once; 0 for as many as the process's descriptors allow.
+    max_depth: messages that each queue of a tenant holds, where `Tenant.limit` gives it no bound of its own; one
+    more waits for room or raises QueueFull. None for no bound.
     memory_depth: messages that the memory layer holds; one more raises QueueFull.
+    max_outbox: events of one tenant that may wait for Postgres; one more raises QueueFull. None: any number, so
+    that a long outage of Postgres stops nobody and fills the disk.
     backoff: the wait after a failed attempt.
 
     Raises StoreNotFound, UnsupportedSQLite, InvalidArgument, TenantFileError (a network file system).
@@ -68,7 +84,9 @@ def open(  # noqa: A001 - tenantq.open reads as it should
         durability=durability,
         busy_timeout=busy_timeout,
         max_open_tenants=max_open_tenants,
+        max_depth=max_depth,
         memory_depth=memory_depth,
+        max_outbox=max_outbox,
         backoff=backoff or Backoff(),
     )
     check_sqlite_version()
@@ -98,10 +116,13 @@ class Store:
         self._open_limit = config.open_limit()
         self._watches: tuple[Watch, ...] = ()
         self._doorbell = Doorbell(root)
-        self._waiting: dict[int, set[threading.Event]] = {}
-        self._unlisten: Callable[[], None] | None = None
+        self._room_bell = Doorbell(root, ROOM_BELL)
+        self._board = Board(root)
+        self._checkpointer = Checkpointer(self._checkpoint)
+        self._start_listening()
         self._memory: MemoryQueue | None = None
-        self._is_closed = False
+        self.is_closed = False
+        """Whether `close` was called."""
         self._make_locks()
         _stores.add(self)
 
@@ -204,10 +225,11 @@ class Store:
         and TransactionError inside of one of this thread; all other tenants are closed then too.
         """
         with self._lock:
-            self._is_closed = True
+            self.is_closed = True
             handles = list(self._handles.items())
         for watch in self._watches:
             watch.close()
+        self._checkpointer.close()
         failures: list[TenantqError] = []
         for tenant_id, handle in handles:
             try:
@@ -217,13 +239,10 @@ class Store:
             else:
                 self._forget(tenant_id, handle)
         self._doorbell.close()
+        self._room_bell.close()
+        self._board.close()
         if failures:
             raise failures[0]
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the store was closed."""
-        return self._is_closed
 
     def __enter__(self) -> Self:
         return self
@@ -238,6 +257,11 @@ class Store:
 
     def __repr__(self) -> str:
         return f"Store({str(self.root)!r})"
+
+    def _start_listening(self) -> None:
+        self._listeners = Listeners(self._doorbell)
+        self.rooms = Rooms(self._room_bell)
+        """The calls that wait for room in a queue."""
 
     def _make_locks(self) -> None:
         # Held for moments only: what may wait for a tenant's file waits behind that tenant's gate.
@@ -272,29 +296,10 @@ class Store:
         """Tell who listens, in any process, that a tenant has something new."""
         self._doorbell.ring(slot_of(tenant_id))
 
-    @contextlib.contextmanager
-    def listening(self, tenant_id: str) -> Iterator[threading.Event]:
-        """Yield an event that is set whenever a tenant may have something new."""
-        event, slot = threading.Event(), slot_of(tenant_id)
-        with self._lock:
-            self._check_open()
-            if self._unlisten is None:
-                self._unlisten = self._doorbell.subscribe(self._on_ring)
-            self._waiting.setdefault(slot, set()).add(event)
-        try:
-            yield event
-        finally:
-            with self._lock:
-                waiting = self._waiting.get(slot, set())
-                waiting.discard(event)
-                if not waiting:
-                    self._waiting.pop(slot, None)
-
-    def _on_ring(self, slots: frozenset[int]) -> None:
-        with self._lock:
-            events = [event for slot in slots for event in self._waiting.get(slot, ())]
-        for event in events:
-            event.set()
+    def listening(self, tenant_id: str) -> contextlib.AbstractContextManager[threading.Event]:
+        """Give an event that is set whenever a tenant may have something new."""
+        self._check_open()
+        return self._listeners.listening(tenant_id)
 
     @contextlib.contextmanager
     def exclusive(self, tenant_id: str) -> Iterator[None]:
@@ -363,7 +368,7 @@ class Store:
             handle = self._open_file(tenant_id, path)
             with self._lock:
                 self._handles[tenant_id] = handle
-            if self._is_closed:  # meanwhile, and `close` may have missed this one
+            if self.is_closed:  # meanwhile, and `close` may have missed this one
                 self.close()
                 self._check_open()
             return handle
@@ -372,22 +377,39 @@ class Store:
                 self._opening -= 1
 
     def _open_file(self, tenant_id: str, path: Path) -> Handle:
+        slot = slot_of(tenant_id)
+        place = self._board.slot(slot)
         database = Database(
             path,
             durability=self.config.durability,
             busy_timeout=self.config.busy_timeout,
             cache_kib=self.config.cache_kib(len(self._handles)),
             tenant=tenant_id,
+            turn=None if place is None else Turn(place),
+            load=Load(new_slot() if place is None else place, name_of(tenant_id), self.clock.monotonic),
         )
         try:
             meta = _schema.check_file(database, tenant_id)
-            file = TenantFile(database, meta, self.clock.boot_id())
+            file = TenantFile(
+                database,
+                meta,
+                self.clock.boot_id(),
+                max_depth=self.config.max_depth,
+                tell_of_room=self.rooms.bell_of(tenant_id),
+            )
             file.end_leases_of_another_boot()
         except BaseException:
             database.close()
             raise
-        slot = slot_of(tenant_id)
-        return Handle(file, path, lambda: self._doorbell.ring(slot))
+        database.on_long_wal = partial(self._checkpointer.request, tenant_id)
+        return Handle(file, path, partial(self._doorbell.ring, slot))
+
+    def _checkpoint(self, tenant_id: str) -> None:
+        # Behind the gate: the file is neither closed, replaced nor forked away meanwhile.
+        with self._gate(tenant_id):
+            handle = self._handles.get(tenant_id)
+            if handle is not None and not handle.is_closed:
+                checkpoint(handle)
 
     def _make_room(self) -> None:
         # Second chance: what was used since the last round stays once more; what is in use stays anyway.
@@ -429,7 +451,7 @@ class Store:
             return None
 
     def _check_open(self) -> None:
-        if self._is_closed:
+        if self.is_closed:
             raise StoreClosed(f"the store {self.root} is closed", path=str(self.root))
 
     def _before_fork(self) -> None:
@@ -458,8 +480,9 @@ class Store:
         self._handles = {}
         self._watches = ()
         self._doorbell.after_fork()
-        self._waiting = {}
-        self._unlisten = None
+        self._room_bell.after_fork()
+        self._checkpointer.after_fork()
+        self._start_listening()
         self._memory = None
         self._make_locks()
 

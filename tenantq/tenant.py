@@ -5,27 +5,31 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tenantq import _schema
 from tenantq._file import STEP, TenantFile
 from tenantq._leases import TenantLeases
+from tenantq._load import LoadStats
 from tenantq._operations import check_options, emit_operation, enqueue_operation
-from tenantq.arguments import DEFAULT_MAX_ATTEMPTS, check_limit
+from tenantq._producers import TenantProducers
+from tenantq.arguments import DEFAULT_MAX_ATTEMPTS, check_limit, check_seconds
 from tenantq.backup import backup_file
 from tenantq.errors import InvalidArgument, TenantFileError, UnknownTenant
+from tenantq.inbox import Inbox
 from tenantq.message import Message
 from tenantq.naming import check_name
 from tenantq.outbox import Outbox
 from tenantq.router import Layer, declaration_of
-from tenantq.stats import TenantStats, read_stats, size_of
+from tenantq.stats import TenantStats, is_blocked, read_stats, size_of, warnings_of
 from tenantq.transaction import Transaction
 
 __all__ = ["Tenant"]
 
 
-class Tenant(TenantLeases):
+class Tenant(TenantLeases, TenantProducers):
     """One tenant of a store. Threads may share it; it holds no file open by itself.
 
     Every verb that changes something is committed when it returns: what that survives is the store's
@@ -46,26 +50,27 @@ class Tenant(TenantLeases):
         key: str | None = None,
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
         headers: Mapping[str, str] | None = None,
+        wait: float = 0.0,
     ) -> int:
         """Commit one message and return its id; ids only grow.
 
         It is claimable after `delay` seconds or from the moment `at` (aware). Higher `priority` first, then
         time, then id. With `key`: while a message of the queue with this key is waiting or claimed, its id
-        is returned and nothing is added. Raises InvalidArgument, PayloadError.
+        is returned and nothing is added. Into a bounded queue that is full it goes when there is room, within
+        `wait` seconds. Raises InvalidArgument, PayloadError, QueueFull.
         """
-        return self._write(
-            enqueue_operation(
-                self.clock,
-                queue,
-                [payload],
-                delay=delay,
-                at=at,
-                priority=priority,
-                key=key,
-                max_attempts=max_attempts,
-                headers=headers,
-            ),
-        )[0]
+        operation = enqueue_operation(
+            self.clock,
+            queue,
+            [payload],
+            delay=delay,
+            at=at,
+            priority=priority,
+            key=key,
+            max_attempts=max_attempts,
+            headers=headers,
+        )
+        return self._admit(queue, 1, key, operation, wait)[0]
 
     def enqueue_many(
         self,
@@ -77,12 +82,17 @@ class Tenant(TenantLeases):
         priority: int = 0,
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
         headers: Mapping[str, str] | None = None,
+        wait: float = 0.0,
     ) -> list[int]:
-        """Commit messages in one transaction, all or none, and return their ids in the same order."""
+        """Commit messages in one transaction, all or none, and return their ids in the same order.
+
+        Raises QueueFull if there is no room for all of them within `wait` seconds.
+        """
+        listed = list(payloads)
         operation = enqueue_operation(
             self.clock,
             queue,
-            list(payloads),
+            listed,
             delay=delay,
             at=at,
             priority=priority,
@@ -90,7 +100,7 @@ class Tenant(TenantLeases):
             max_attempts=max_attempts,
             headers=headers,
         )
-        return self._write(operation)
+        return self._admit(queue, len(listed), None, operation, wait)
 
     def send(
         self,
@@ -102,13 +112,16 @@ class Tenant(TenantLeases):
         key: str | None = None,
         max_attempts: int | None = None,
         headers: Mapping[str, str] | None = None,
+        wait: float = 0.0,
     ) -> int:
         """Send a declared message to the layer that its type needs, and return its id there.
 
         On return it is committed in the tenant's file, for the shared layer as an event in its outbox; for
         the memory layer it is in this process only. Raises DeclarationError for a type that was not
-        declared with `@tenantq.message`, QueueFull where the memory layer has no room.
+        declared with `@tenantq.message`, QueueFull where its queue or the memory layer has no room within
+        `wait` seconds. The outbox has no bound.
         """
+        check_seconds(wait, "wait")
         return self.route(
             message,
             delay=delay,
@@ -117,9 +130,10 @@ class Tenant(TenantLeases):
             key=key,
             max_attempts=max_attempts,
             headers=headers,
-            enqueue=self.enqueue,
+            enqueue=partial(self.enqueue, wait=wait),
             emit=self.emit,
             remember=lambda action: int(action()),  # type: ignore[call-overload]
+            wait=wait,
         )
 
     def emit(
@@ -133,7 +147,11 @@ class Tenant(TenantLeases):
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
         headers: Mapping[str, str] | None = None,
     ) -> int:
-        """Commit an event to the outbox and return its place there; the forwarder takes it to Postgres."""
+        """Commit an event to the outbox and return its place there; the forwarder takes it to Postgres.
+
+        Raises InvalidArgument and PayloadError for what Postgres would refuse, and QueueFull where the store
+        was opened with `max_outbox` and so many of the tenant's events wait already.
+        """
         operation = emit_operation(
             self.clock,
             topic,
@@ -143,6 +161,7 @@ class Tenant(TenantLeases):
             priority=priority,
             max_attempts=max_attempts,
             headers=headers,
+            max_outbox=self.store.config.max_outbox,
         )
         return self._write(operation)
 
@@ -156,6 +175,7 @@ class Tenant(TenantLeases):
         key: str | None,
         priority: int | None,
         max_attempts: int | None,
+        wait: float = 0.0,
         **options: Any,
     ) -> int:
         """Choose the layer of a declared message, and hand it to that layer's verb."""
@@ -178,7 +198,7 @@ class Tenant(TenantLeases):
                 check_options(name, key=key, **options)  # now, not behind the commit of a transaction
                 memory = self.store.memory
                 return remember(
-                    lambda: memory.enqueue(name, message, key=key, tenant=self.id, **options),
+                    lambda: memory.enqueue(name, message, key=key, tenant=self.id, wait=wait, **options),
                 )
 
     def transaction(self) -> Transaction:
@@ -193,7 +213,13 @@ class Tenant(TenantLeases):
         if handle is None:
             return TenantStats(tenant=self.id)
         now, boottime = self.clock.now_ns(), self.clock.boottime_ns()
-        queues, outbox = self._read(lambda file: read_stats(file, now, boottime), default=((), 0))
+        queues, max_depth, outbox, undeliverable = self._read(
+            lambda file: read_stats(file, now, boottime), default=((), None, 0, 0)
+        )
+        pending, load = self._read_one(
+            lambda file: (file.database.wal_pages(), file.database.load.read()), default=(0, LoadStats())
+        )
+        wal_bytes = size_of(self.path.with_name(self.path.name + "-wal"))
         ages = [queue.oldest_age for queue in queues if queue.oldest_age is not None]
         return TenantStats(
             tenant=self.id,
@@ -202,13 +228,24 @@ class Tenant(TenantLeases):
             claimed=sum(queue.claimed for queue in queues),
             dead=sum(queue.dead for queue in queues),
             outbox=outbox,
+            undeliverable=undeliverable,
             oldest_age=max(ages, default=None),
+            max_depth=max_depth,
             file_bytes=size_of(self.path),
-            wal_bytes=size_of(self.path.with_name(self.path.name + "-wal")),
+            wal_bytes=wal_bytes,
+            wal_pages_pending=pending,
+            is_checkpoint_blocked=is_blocked(pending),
             commits=handle.file.commits,
             operations=handle.operations,
             busy_waits=handle.file.database.busy_waits,
             busy_seconds=handle.file.database.busy_seconds,
+            busy_longest=handle.file.database.busy_longest,
+            utilisation=load.utilisation,
+            utilisation_minute=load.utilisation_minute,
+            headroom=1.0 - load.utilisation,
+            operations_per_second=load.operations_per_second,
+            capacity=load.capacity,
+            warnings=warnings_of(wal_bytes=wal_bytes, pages_pending=pending),
             queues=queues,
         )
 
@@ -270,6 +307,20 @@ class Tenant(TenantLeases):
         check_name(queue)
         self._write(lambda file: file.resume(queue), create=False, default=None)
 
+    def limit(self, queue: str | None = None, *, max_depth: int | None) -> None:
+        """Let a queue, or all queues of the tenant together, hold at most `max_depth` messages; None for no bound.
+
+        Every process obeys from its next enqueue on. Ready, scheduled and claimed messages count, dead letters
+        do not. More than that waits for room or raises QueueFull, except what is in already or comes back:
+        nack, release and redrive are never refused. A queue without a bound of its own has the store's
+        `max_depth`.
+        """
+        if queue is not None:
+            check_name(queue)
+        if max_depth is not None:
+            check_limit(max_depth, "max_depth")
+        self._write(lambda file: file.limit(queue, max_depth))
+
     def reap(self) -> int:
         """Take back leases that have expired; return how many. Claims find them too, without it.
 
@@ -309,6 +360,11 @@ class Tenant(TenantLeases):
     def outbox(self) -> Outbox:
         """The events that are on their way to the shared layer, for a forwarder."""
         return Outbox(self.id, self.clock, read=self._read, write=self._write)
+
+    @property
+    def inbox(self) -> Inbox:
+        """What the shared layer sent to the tenant, for a deliverer."""
+        return Inbox(self.id, self.clock, read=self._read, write=self._write)
 
     def __repr__(self) -> str:
         return f"Tenant({self.id!r})"

@@ -116,7 +116,11 @@ def _waiting(tenant: Tenant, target: type | str) -> list[Any]:
             return [message.payload for message in tenant.peek(declaration.name, everything)]
         case Layer.SHARED:
             events = tenant.outbox.read(0, limit=everything, max_bytes=everything)
-            return [decode_payload(event.body, target) for event in events if event.topic == declaration.name]
+            return [
+                decode_payload(event.body, target)
+                for event in events
+                if event.topic == declaration.name and not event.is_undeliverable
+            ]
         case Layer.MEMORY:
             remembered = tenant.store.memory.peek(declaration.name, everything)
             return [message.payload for message in remembered if message.tenant == tenant.id]

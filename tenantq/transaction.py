@@ -8,6 +8,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from tenantq._bounds import ids_of
 from tenantq._file import TenantFile
 from tenantq._handle import Handle
 from tenantq._operations import emit_operation, enqueue_operation, fences
@@ -97,7 +98,10 @@ class Transaction:
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
         headers: Mapping[str, str] | None = None,
     ) -> int:
-        """Enqueue one message and return its id; see `Tenant.enqueue`."""
+        """Enqueue one message and return its id; see `Tenant.enqueue`.
+
+        Raises QueueFull at once where there is no room: nothing leaves while the transaction lasts.
+        """
         operation = enqueue_operation(
             self._tenant.clock,
             queue,
@@ -109,7 +113,7 @@ class Transaction:
             max_attempts=max_attempts,
             headers=headers,
         )
-        return self._guarded(operation)[0]
+        return ids_of(self._guarded(operation), self._tenant.id)[0]
 
     def enqueue_many(
         self,
@@ -134,7 +138,7 @@ class Transaction:
             max_attempts=max_attempts,
             headers=headers,
         )
-        return self._guarded(operation)
+        return ids_of(self._guarded(operation), self._tenant.id)
 
     def send(
         self,
@@ -175,7 +179,7 @@ class Transaction:
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
         headers: Mapping[str, str] | None = None,
     ) -> int:
-        """Put an event into the outbox and return its place there; the forwarder takes it to Postgres."""
+        """Put an event into the outbox and return its place there; see `Tenant.emit`."""
         operation = emit_operation(
             self._tenant.clock,
             topic,
@@ -185,6 +189,7 @@ class Transaction:
             priority=priority,
             max_attempts=max_attempts,
             headers=headers,
+            max_outbox=self._tenant.store.config.max_outbox,
         )
         return self._guarded(operation)
 

@@ -134,7 +134,7 @@ class Watch:
             stem = entry.name.removesuffix("-wal")
             if entry.name.startswith(".") or not stem.endswith(naming.SUFFIX):
                 continue
-            tenant = self._tenant_of(shard / stem)
+            tenant = self._tenants.get(stem) or self._tenant_of(shard / stem)
             if tenant is None or slot not in (None, tenant[1]):
                 continue
             try:
@@ -153,15 +153,13 @@ class Watch:
         return changed
 
     def _tenant_of(self, path: Path) -> tuple[str, int] | None:
-        """Return the id and the slot of a file's tenant."""
-        known = self._tenants.get(path.name)
-        if known is None:
-            tenant_id = naming.tenant_id_of(path.name)
-            if tenant_id is None and naming.is_hashed(path.name):
-                tenant_id = self._read_id(path)
-            if tenant_id is None:
-                return None
-            known = self._tenants[path.name] = (tenant_id, slot_of(tenant_id))
+        """Return the id and the slot of a file's tenant, and remember them."""
+        tenant_id = naming.tenant_id_of(path.name)
+        if tenant_id is None and naming.is_hashed(path.name):
+            tenant_id = self._read_id(path)
+        if tenant_id is None:
+            return None
+        known = self._tenants[path.name] = (tenant_id, slot_of(tenant_id))
         return known
 
 

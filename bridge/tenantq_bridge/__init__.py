@@ -21,10 +21,15 @@ queues with the verbs that a tenant has.
 What is promised and how it is kept: docs/bridge.md. Needs the extra `bridge`.
 """
 
+from tenantq_bridge.autovacuum import AutovacuumSettings, TableAutovacuum
+from tenantq_bridge.breaker import BreakerState, BreakerStatus
+from tenantq_bridge.deliverer import Deliverer
 from tenantq_bridge.delivery import SharedMessage
+from tenantq_bridge.diagnosis import Finding, Health, HealthVerdict
 from tenantq_bridge.errors import (
     EventTooOld,
     MissingRights,
+    PgmqMissing,
     PoolerBetween,
     PostgresBusy,
     PostgresError,
@@ -35,25 +40,47 @@ from tenantq_bridge.errors import (
     SchemaMissing,
     SchemaNewer,
     SchemaOutdated,
+    SessionRefused,
     TenantQuarantined,
     UnsupportedPostgres,
 )
 from tenantq_bridge.forwarder import Forwarder
+from tenantq_bridge.health import read_health, take_sample
 from tenantq_bridge.history import Acked
+from tenantq_bridge.horizon import HolderKind, SnapshotHolder
 from tenantq_bridge.maintenance import Maintenance
+from tenantq_bridge.outgoing import TenantOwner
+from tenantq_bridge.pgmq import PgmqTarget
+from tenantq_bridge.presence import ForwarderStatus, running_forwarders
 from tenantq_bridge.queue import PostgresQueue
+from tenantq_bridge.series import Growth, HeapHealth, IndexHealth
 from tenantq_bridge.shares import Share
 from tenantq_bridge.states import ForwardingState
 from tenantq_bridge.stats import SharedStats
 from tenantq_bridge.subscriptions import Subscription
+from tenantq_bridge.target import Target
 
 __all__ = [
     "Acked",
+    "AutovacuumSettings",
+    "BreakerState",
+    "BreakerStatus",
+    "Deliverer",
     "EventTooOld",
+    "Finding",
     "Forwarder",
+    "ForwarderStatus",
     "ForwardingState",
+    "Growth",
+    "Health",
+    "HealthVerdict",
+    "HeapHealth",
+    "HolderKind",
+    "IndexHealth",
     "Maintenance",
     "MissingRights",
+    "PgmqMissing",
+    "PgmqTarget",
     "PoolerBetween",
     "PostgresBusy",
     "PostgresError",
@@ -65,10 +92,18 @@ __all__ = [
     "SchemaMissing",
     "SchemaNewer",
     "SchemaOutdated",
+    "SessionRefused",
     "Share",
     "SharedMessage",
     "SharedStats",
+    "SnapshotHolder",
     "Subscription",
+    "TableAutovacuum",
+    "Target",
+    "TenantOwner",
     "TenantQuarantined",
     "UnsupportedPostgres",
+    "read_health",
+    "running_forwarders",
+    "take_sample",
 ]

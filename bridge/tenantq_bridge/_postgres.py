@@ -19,7 +19,7 @@ import re
 import select
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import psycopg
@@ -37,9 +37,10 @@ from tenantq_bridge.errors import (
     PostgresTimeout,
     PostgresUnavailable,
     SchemaMissing,
+    SessionRefused,
 )
 
-__all__ = ["Database", "ForeignSession", "Notifications", "Session"]
+__all__ = ["Database", "ForeignSession", "Notifications", "OwnSession", "Session", "check_dsn"]
 
 Row = tuple[Any, ...]
 Connection = psycopg.Connection[Row]
@@ -49,6 +50,7 @@ TRIES = 3
 
 ANSWER_TIMEOUT = 5.0
 """Seconds that the listening session has for an answer."""
+CANCEL_TIMEOUT = 5.0
 
 _SCHEMA = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,47}")
 _DEFAULTS = {
@@ -84,6 +86,8 @@ _BY_STATE: dict[str, type[PostgresError]] = {
     "57014": PostgresTimeout,
 }
 
+_CLIENT_SETTINGS = b"SELECT name, setting FROM pg_settings WHERE source = 'client' AND name = ANY (%s)"
+
 _inherited: list[Connection] = []
 """Connections of a parent process: never used here, and never closed, which would end the parent's session."""
 
@@ -94,6 +98,11 @@ class Session:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the server has not ended the session, as far as its socket tells; costs no round trip."""
+        return _alive(self._connection)
+
     def run(self, statement: bytes, params: Mapping[str, Any] | None = None) -> list[Row]:
         """Run a statement and return its rows, if it has any."""
         cursor = self._connection.execute(statement, params)
@@ -103,12 +112,31 @@ class Session:
         """Run a query whose rows come in the binary format: cheaper for times, numbers and bytes."""
         return self._connection.execute(statement, params, binary=True).fetchall()
 
-    def copy(self, statement: bytes, types: Sequence[str], records: Iterable[Sequence[Any]]) -> None:
-        """Copy rows in."""
+    def copy(self, statement: bytes, data: bytes) -> None:
+        """Copy rows in, which are in the format that the statement names."""
         with self._connection.cursor().copy(statement) as copy:
-            copy.set_types(types)
-            for row in records:
-                copy.write_row(row)
+            copy.write(data)
+
+
+class OwnSession(Session):
+    """A connection outside of the pool and of any transaction, whose settings hold until it ends."""
+
+    def run(self, statement: bytes, params: Mapping[str, Any] | None = None) -> list[Row]:
+        """Run a statement, which commits by itself, and return its rows, if it has any."""
+        try:
+            return super().run(statement, params)
+        except psycopg.Error as exc:
+            raise _translated(exc) from exc
+
+    def run_on(self, statement: bytes, **names: tuple[str, ...]) -> None:
+        """Run a statement that holds names, each given as its parts: `{index}` for index=(schema, name)."""
+        named = {name: sql.Identifier(*parts) for name, parts in names.items()}
+        self.run(sql.SQL(statement.decode()).format(**named).as_bytes(None))
+
+    def cancel(self) -> None:
+        """End the statement that runs, from another thread; it raises PostgresTimeout there."""
+        with contextlib.suppress(psycopg.Error):  # it has ended, or will with its connection
+            self._connection.cancel_safe(timeout=CANCEL_TIMEOUT)
 
 
 class ForeignSession:
@@ -145,20 +173,10 @@ class Database:
             )
         if pool_size < 1:
             raise InvalidArgument(f"pool_size {pool_size!r} is not 1 or more")
-        try:
-            given = conninfo.conninfo_to_dict(dsn)
-        except psycopg.Error as exc:
-            # Not the driver's words: they may repeat a password.
-            raise InvalidArgument(
-                "this is not a Postgres DSN",
-                hint="postgresql://user@host/database, or `host=... dbname=...`",
-            ) from exc
+        self._connect_options = _connect_options(dsn)
         self.schema = schema
         self.losses = 0
         """How often a connection was found dead: after a loss, what Postgres acknowledged may be gone too."""
-        self._connect_options: dict[str, Any] = _DEFAULTS | {
-            name: value for name, value in given.items() if value is not None
-        }
         self._pool_size = pool_size
         self._acquire_timeout = acquire_timeout
         self._begin()
@@ -211,6 +229,32 @@ class Database:
     def notifications(self, channel: str) -> Notifications:
         """Listen on a channel, on a connection of its own outside of the pool."""
         return Notifications(self._connect(), channel)
+
+    @contextlib.contextmanager
+    def session(self, settings: Mapping[str, str], *, dsn: str | None = None) -> Iterator[OwnSession]:
+        """Give a session of its own with these settings, for what no transaction and no pooler may hold.
+
+        dsn: another way to the same database. Raises SessionRefused where the settings do not arrive: what
+        stands between shares its sessions, and a setting or a lock would be left to somebody else.
+        """
+        options = dict(self._connect_options if dsn is None else _connect_options(dsn))
+        given = [options["options"]] if "options" in options else []
+        # At the start, and not by SET: a pooler refuses it or drops it, and either shows.
+        options["options"] = " ".join([*given, *(f"-c {name}={value}" for name, value in settings.items())])
+        try:
+            connection = psycopg.connect(**options, autocommit=True, prepare_threshold=None)
+        except psycopg.Error as exc:
+            if "unsupported startup parameter" in _text(exc):
+                raise SessionRefused(_text(exc)) from exc
+            raise _cannot_connect(exc) from exc
+        with contextlib.closing(connection):
+            try:
+                arrived = dict(connection.execute(_CLIENT_SETTINGS, [list(settings)]).fetchall())
+            except psycopg.Error as exc:
+                raise _translated(exc) from exc
+            if arrived != settings:
+                raise SessionRefused("the session's settings were not passed on")
+            yield OwnSession(connection)
 
     def close(self) -> None:
         """Close the idle connections, and each that is in use when it comes back."""
@@ -326,6 +370,24 @@ class Notifications:
         self._connection.close()
 
 
+def check_dsn(dsn: str) -> str:
+    """Return it if it is a connection string, else raise InvalidArgument."""
+    _connect_options(dsn)
+    return dsn
+
+
+def _connect_options(dsn: str) -> dict[str, Any]:
+    try:
+        given = conninfo.conninfo_to_dict(dsn)
+    except psycopg.Error as exc:
+        # Not the driver's words: they may repeat a password.
+        raise InvalidArgument(
+            "this is not a Postgres DSN",
+            hint="postgresql://user@host/database, or `host=... dbname=...`",
+        ) from exc
+    return _DEFAULTS | {name: value for name, value in given.items() if value is not None}
+
+
 def _alive(connection: Connection) -> bool:
     """Tell whether an idle connection is still one: a server speaks to an idle session to end it."""
     try:
@@ -339,7 +401,10 @@ def _alive(connection: Connection) -> bool:
 
 
 def _speaks(connection: Connection) -> bool:
-    return bool(select.select([connection.pgconn.socket], [], [], 0)[0])
+    # Not select(), which takes no descriptor from 1024 on: a process with hundreds of tenants open has those.
+    poll = select.poll()
+    poll.register(connection.pgconn.socket, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _lost(exc: psycopg.Error) -> bool:

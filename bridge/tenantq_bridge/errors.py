@@ -7,6 +7,7 @@ from tenantq.errors import TenantqError
 __all__ = [
     "EventTooOld",
     "MissingRights",
+    "PgmqMissing",
     "PoolerBetween",
     "PostgresBusy",
     "PostgresError",
@@ -17,6 +18,7 @@ __all__ = [
     "SchemaMissing",
     "SchemaNewer",
     "SchemaOutdated",
+    "SessionRefused",
     "TenantQuarantined",
     "UnsupportedPostgres",
 ]
@@ -103,6 +105,12 @@ class MissingRights(PostgresError):
     default_hint = "migrate as the schema's owner, and grant the role its schema, tables, sequences and functions"
 
 
+class PgmqMissing(PostgresError):
+    """There is no pgmq 1.5 or newer in this database."""
+
+    default_hint = "run CREATE EXTENSION pgmq in the database that the queue's tables are in; the events wait"
+
+
 class SchemaMissing(PostgresError):
     """The queue's tables are not in this database."""
 
@@ -119,6 +127,12 @@ class SchemaNewer(PostgresError):
     """The queue's tables are of a newer version than this program, and were left as they are."""
 
     default_hint = "upgrade tenantq on this host"
+
+
+class SessionRefused(PostgresError):
+    """No session of one's own is to be had: what stands between passes no settings on, as poolers do."""
+
+    default_hint = "give Maintenance a direct_dsn that leads past the pooler"
 
 
 class TenantQuarantined(TenantqError):

@@ -1,4 +1,4 @@
-"""What one elected worker does for everyone: promote, bury, move floors on, drop old days.
+"""What one elected worker does for everyone: promote, bury, move floors on, drop old days, sample sizes.
 
 Nothing here is needed for a message to be delivered: claims promote their own queue and find expired leases.
 It keeps the figures true and the cost of a claim flat.
@@ -9,12 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Self
 
 from tenantq.arguments import check_limit, check_seconds
 from tenantq.service import Service
-from tenantq_bridge._postgres import Row, Session
+from tenantq_bridge._postgres import Row, Session, check_dsn
 from tenantq_bridge.errors import PostgresBusy
+from tenantq_bridge.indexes import Indexes, Rebuilder
 from tenantq_bridge.queue import PostgresQueue
+from tenantq_bridge.samples import Samples
+from tenantq_bridge.series import SAMPLE_INTERVAL
 
 __all__ = ["Maintenance"]
 
@@ -48,6 +52,8 @@ class Maintenance(Service):
     older backup with events that were pending then is quarantined.
     applied_days: days after its emission for which `PostgresQueue.apply_once` knows an event; it refuses older.
     history_hours: hours for which what was acked in recorded queues is kept; up to a third longer.
+    direct_dsn: a way to the same database past the pooler that the queue's own leads through. Without one, no
+    index is rebuilt through a pooler.
     """
 
     name = "maintenance"
@@ -60,6 +66,7 @@ class Maintenance(Service):
         applied_days: int = DEFAULT_APPLIED_DAYS,
         history_hours: float = DEFAULT_HISTORY_HOURS,
         interval: float = PROMOTE_INTERVAL,
+        direct_dsn: str | None = None,
     ) -> None:
         super().__init__(interval=interval)
         self.queue = queue
@@ -68,6 +75,13 @@ class Maintenance(Service):
         # Of four tables one is being filled: the three others hold the hours that are promised.
         self._history_turn = timedelta(hours=check_seconds(history_hours, "history_hours") / 3)
         self._history_sql = queue.database.statements("history.sql")
+        self._rebuilder = Rebuilder(
+            queue.schema,
+            Indexes(queue.database),
+            direct_dsn=None if direct_dsn is None else check_dsn(direct_dsn),
+        )
+        """In a thread of its own: a rebuild may take minutes, and promoting does not wait."""
+        self._samples = Samples(queue.database)
         self._sql = queue.database.statements("maintenance.sql")
         self._shares_sql = queue.database.statements("shares.sql")
         self._next: dict[str, float] = {}
@@ -82,6 +96,7 @@ class Maintenance(Service):
         self._when_due("shared", SHARED_INTERVAL, self.tend_shared)
         self._when_due("days", DAYS_INTERVAL, self.turn_days)
         self._when_due("history", HISTORY_INTERVAL, self.turn_history)
+        self._when_due("sample", SAMPLE_INTERVAL, self.sample)
         return moved
 
     def promote(self) -> int:
@@ -145,6 +160,30 @@ class Maintenance(Service):
             return sum(row[0] for row in self._elected(statement, params))
         except PostgresBusy:
             return 0
+
+    def sample(self) -> int:
+        """Record how large each table and index is, for `read_health`, and forget what is a day old."""
+        try:
+            with self.queue.database.transaction() as session:
+                return int(self._is_elected(session) and self._samples.take(session))
+        except PostgresBusy:
+            return 0  # a table is being dropped or emptied: the next interval has its sample
+
+    def start(self) -> Self:
+        """Start the threads; a second call changes nothing."""
+        self._rebuilder.start()
+        return super().start()
+
+    def stop(self) -> None:
+        """End the role and wait for its round; a rebuild that runs is cancelled."""
+        self.request_stop()
+        super().stop()
+        self._rebuilder.stop()
+
+    def request_stop(self) -> None:
+        """Let the role end after its round; returns at once. It takes no lock: a signal handler may call it."""
+        super().request_stop()
+        self._rebuilder.request_stop()
 
     def _when_due(self, step: str, interval: float, action: Callable[[], int]) -> int:
         now = time.monotonic()

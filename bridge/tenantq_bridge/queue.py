@@ -23,14 +23,16 @@ from tenantq.message import Message
 from tenantq.naming import check_name, check_tenant_id
 from tenantq.payload import encode_payload
 from tenantq_bridge._bell import Bell
-from tenantq_bridge._postgres import Database, Row
+from tenantq_bridge._postgres import Database, Row, Session
 from tenantq_bridge.delivery import message_of_row
 from tenantq_bridge.history import Acked, History
 from tenantq_bridge.leases import QueueLeases
+from tenantq_bridge.outgoing import Outgoing, TenantOwner
 from tenantq_bridge.schema import Schema
 from tenantq_bridge.shares import Share, Shares
 from tenantq_bridge.stats import SharedStats, stats_of_rows
 from tenantq_bridge.subscriptions import Subscription, Subscriptions
+from tenantq_bridge.target import Forwarded
 
 __all__ = ["PostgresQueue"]
 
@@ -78,9 +80,12 @@ class PostgresQueue(QueueLeases):
         self.schema = Schema(self.database)
         super().__init__(self.database, self.schema, Bell(self.database, listen=listen), backoff or Backoff())
         self._queues_sql = self.database.statements("queues.sql")
+        self._forward_sql = self.database.statements("forwarding.sql")["forward_events"]
         self._subscriptions = Subscriptions(self.database, self.schema)
         self._shares = Shares(self.database, self.schema)
         self._history = History(self.database, self.schema)
+        self.outgoing = Outgoing(self.database, self.schema, self._bell)
+        """What waits for tenants' own files, for a deliverer."""
 
     def migrate(self) -> None:
         """Make the tables, or bring them to this version. Raises SchemaNewer, MissingRights."""
@@ -212,6 +217,66 @@ class PostgresQueue(QueueLeases):
         """Return the queues of which what is acked is kept."""
         return self._history.queues()
 
+    # The way down, to a tenant's own file
+
+    def send_to_tenant(
+        self,
+        tenant: str,
+        queue: str,
+        payload: object,
+        *,
+        delay: float = 0,
+        at: datetime | None = None,
+        priority: int = 0,
+        key: str | None = None,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        headers: Mapping[str, str] | None = None,
+    ) -> int:
+        """Commit a message for a queue in a tenant's own file; return its place among all that is sent there.
+
+        The deliverer of the host that owns the tenant enqueues it there once, in the order of the places, with a
+        header `tenantq-seq` that has the place. Until some host owns the tenant, it waits. `delay` counts from
+        now; a `key` is looked up when the message arrives. Raises InvalidArgument, PayloadError,
+        PostgresUnavailable.
+        """
+        if key is not None:
+            check_name(key, "key")
+        params = _options(
+            queue,
+            delay=delay,
+            at=at,
+            priority=priority,
+            max_attempts=max_attempts,
+            tenant=tenant,
+            headers=headers,
+        )
+        body = encode_payload(payload)
+        params["key"] = key
+        params["body"], params["data"] = (body, None) if isinstance(body, str) else (None, body)
+        return self.outgoing.send(params)
+
+    def assign(self, tenant: str, host: str) -> str | None:
+        """Make a host the owner of a tenant, whoever was; return who was, None if nobody.
+
+        On return the host before delivers nothing more to the tenant. Copy the file after this, and only then
+        let the new host have it.
+        """
+        return self.outgoing.assign(tenant, host)
+
+    def owners(self, host: str | None = None, *, waiting: bool = False) -> list[TenantOwner]:
+        """Return who owns which tenant and how much waits for it, by tenant: all, or one host's.
+
+        waiting: only those for which something waits.
+        """
+        return self.outgoing.owners(host, waiting=waiting)
+
+    def forget_tenant(self, tenant: str) -> int | None:
+        """Remove a tenant's owner, and all that was sent to it and not delivered, for one that is gone for good.
+
+        Return how many messages that were, None if the tenant had neither.
+        """
+        return self.outgoing.forget(tenant)
+
     # What an operator needs
 
     def history(self, queue: str | None = None, *, tenant: str | None = None, limit: int = 100) -> list[Acked]:
@@ -282,6 +347,10 @@ class PostgresQueue(QueueLeases):
     def ring(self, queue: str) -> None:
         """Wake claims that wait for a queue, on every host, after a commit that brought it something."""
         self._bell.ring(queue)
+
+    def forward(self, session: Session, params: Mapping[str, Any]) -> Forwarded:
+        """Insert staged events for every matching subscription, for a forwarder; see Target."""
+        return Forwarded(*session.run(self._forward_sql, params)[0])
 
     def close(self) -> None:
         """End the threads and connections; what is claimed stays claimed until its lease ends."""

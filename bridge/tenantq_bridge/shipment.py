@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from tenantq.clock import to_datetime
-from tenantq_bridge._postgres import Database
+from tenantq_bridge.errors import PostgresRefused
 from tenantq_bridge.parcel import Parcel
+from tenantq_bridge.staging import HEADER, TRAILER, NotARow
+from tenantq_bridge.target import Target
 
 __all__ = ["Shipment", "ship"]
-
-_TYPES = (
-    "text",
-    "int8",
-    "uuid",
-    "text",
-    "int2",
-    "int4",
-    "timestamptz",
-    "timestamptz",
-    "text",
-    "text",
-    "bytea",
-)
-"""Of the staging table's columns, as binary COPY needs them told."""
 
 
 class Shipment(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +29,7 @@ class Shipment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ship(
-    database: Database,
+    target: Target,
     statements: dict[str, bytes],
     parcels: Sequence[Parcel],
     *,
@@ -51,9 +37,11 @@ def ship(
 ) -> Shipment:
     """Insert the parcels' events and move their tenants' states, in one transaction.
 
-    Durable on return. Raises PostgresUnavailable, after which the states tell whether it was committed.
+    Durable on return. Raises PostgresRefused, after which nothing was done; PostgresUnavailable, after which
+    the states tell whether it was committed.
     """
     parcels = sorted(parcels, key=lambda parcel: parcel.state.tenant)
+    data = _data(parcels)
     params: dict[str, Any] = {
         "tenants": [parcel.state.tenant for parcel in parcels],
         "file_ids": [parcel.state.file_id for parcel in parcels],
@@ -64,28 +52,17 @@ def ship(
         "last_event_ids": [parcel.last_event_id for parcel in parcels],
         "deduped": [parcel.state.tenant for parcel in parcels if parcel.is_deduped],
     }
-    with database.transaction() as session:
+    with target.database.transaction() as session:
         session.run(statements["create_staging"])
-        session.copy(statements["copy_staging"], _TYPES, _rows(parcels))
-        moved, forwarded, queues = session.run(statements["forward_events"], params)[0]
+        session.copy(statements["copy_staging"], data)
+        moved, forwarded, queues = target.forward(session, params)
         before_commit()
     return Shipment(moved=frozenset(moved), forwarded=forwarded, queues=queues)
 
 
-def _rows(parcels: Sequence[Parcel]) -> Iterator[tuple[Any, ...]]:
-    for parcel in parcels:
-        for event, event_id in zip(parcel.events, parcel.event_ids, strict=True):
-            is_text = isinstance(event.body, str)
-            yield (
-                parcel.state.tenant,
-                event.seq,
-                event_id,
-                event.topic,
-                -event.priority,
-                event.max_attempts,
-                None if event.visible_ns is None else to_datetime(event.visible_ns),
-                to_datetime(event.emitted_ns),
-                event.headers,
-                event.body if is_text else None,
-                None if is_text else event.body,
-            )
+def _data(parcels: Sequence[Parcel]) -> bytes:
+    try:
+        rows = [parcel.written() for parcel in parcels]
+    except NotARow as exc:
+        raise PostgresRefused(f"an event cannot be sent: {exc}") from exc
+    return b"".join([HEADER, *rows, TRAILER])

@@ -12,13 +12,15 @@ RETURNING seq;
 UPDATE tenantq_forwarded SET last_seq = :last_seq, pending = pending + :emitted WHERE id = 1;
 
 -- name: outbox_position
-SELECT seq, event_id, last_seq, pending FROM tenantq_forwarded WHERE id = 1;
+SELECT seq, event_id, last_seq, pending, undeliverable FROM tenantq_forwarded WHERE id = 1;
 
 -- name: count_pending
 SELECT count(*) FROM tenantq_outbox WHERE seq > (SELECT seq FROM tenantq_forwarded WHERE id = 1);
 
 -- name: read_events
-SELECT seq, event_id, topic, payload, headers, priority, max_attempts, visible_at, emitted_at
+SELECT
+    seq, event_id, topic, payload, headers, priority, max_attempts, visible_at, emitted_at,
+    refused_at IS NOT NULL, resent_at IS NOT NULL
 FROM tenantq_outbox
 WHERE seq > :after
 ORDER BY seq
@@ -38,6 +40,21 @@ SET seq      = :seq,
         SELECT count(*) FROM tenantq_outbox AS o WHERE o.seq > :seq AND o.seq <= tenantq_forwarded.seq
     )
 WHERE id = 1;
+
+-- name: confirm_forwarded
+-- Never back, and only in the file that the events were read from: one put in its place has another event there.
+UPDATE tenantq_forwarded
+SET seq      = :seq,
+    event_id = :event_id,
+    pending  = pending - (
+        SELECT count(*) FROM tenantq_outbox AS o WHERE o.seq > tenantq_forwarded.seq AND o.seq <= :seq
+    )
+WHERE id = 1
+    AND seq < :seq
+    AND EXISTS (SELECT 1 FROM tenantq_outbox AS o WHERE o.seq = :seq AND o.event_id = :event_id);
+
+-- name: oldest_event
+SELECT emitted_at FROM tenantq_outbox WHERE seq > 0 ORDER BY seq LIMIT 1;
 
 -- name: prune_events
 -- The last forwarded event stays: it is what a forwarder knows this file by. Only the first events are

@@ -1,12 +1,15 @@
 -- Statements on messages. Parameters are named for the reader and bound in the order they first appear.
 
 -- name: last_id
--- Whichever is higher: what was given out, or what a hand-written INSERT took.
-SELECT max(
-    (SELECT coalesce(max(last_id), 0) FROM tenantq_depth),
-    (SELECT coalesce(max(id), 0) FROM queue),
-    (SELECT coalesce(max(id), 0) FROM tenantq_dead)
-);
+-- Whichever is higher: what was given out, or what a hand-written INSERT took. And whether there are bounds,
+-- so that whoever is about to enqueue need not ask for that alone.
+SELECT
+    max(
+        (SELECT coalesce(max(last_id), 0) FROM tenantq_depth),
+        (SELECT coalesce(max(id), 0) FROM queue),
+        (SELECT coalesce(max(id), 0) FROM tenantq_dead)
+    ),
+    EXISTS (SELECT 1 FROM tenantq_bound);
 
 -- name: insert_message
 -- The row of VALUES is repeated for as many messages as one statement takes: see TenantFile.enqueue.

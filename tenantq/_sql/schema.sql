@@ -58,6 +58,12 @@ CREATE TABLE tenantq_paused (
     paused_at INTEGER NOT NULL
 ) WITHOUT ROWID;
 
+-- What a queue may hold of what is ready, scheduled or claimed; the queue '' stands for all together.
+CREATE TABLE tenantq_bound (
+    queue     TEXT PRIMARY KEY,
+    max_depth INTEGER NOT NULL
+) WITHOUT ROWID;
+
 CREATE TABLE tenantq_dead (
     id           INTEGER PRIMARY KEY,
     queue        TEXT    NOT NULL,
@@ -76,6 +82,8 @@ CREATE TABLE tenantq_dead (
 CREATE INDEX tenantq_dead_queue ON tenantq_dead (queue, id);
 
 -- AUTOINCREMENT: a forwarded event that was pruned must not give its place to another one.
+-- refused_at: the event is in tenantq_undeliverable by now, and its place is passed over. resent_at: it was
+-- there, and this is its second place: Postgres looks its id up before it takes it.
 CREATE TABLE tenantq_outbox (
     seq          INTEGER PRIMARY KEY AUTOINCREMENT,
     event_id     TEXT    NOT NULL,
@@ -84,19 +92,37 @@ CREATE TABLE tenantq_outbox (
     max_attempts INTEGER NOT NULL,
     visible_at   INTEGER,
     emitted_at   INTEGER NOT NULL,
+    refused_at   INTEGER,
+    resent_at    INTEGER,
+    headers      TEXT,
+    payload      BLOB    NOT NULL
+);
+
+-- Events that Postgres refused, with its words, until somebody sends them again or discards them.
+CREATE TABLE tenantq_undeliverable (
+    seq          INTEGER PRIMARY KEY,
+    event_id     TEXT    NOT NULL,
+    topic        TEXT    NOT NULL,
+    priority     INTEGER NOT NULL,
+    max_attempts INTEGER NOT NULL,
+    visible_at   INTEGER,
+    emitted_at   INTEGER NOT NULL,
+    refused_at   INTEGER NOT NULL,
+    error        TEXT    NOT NULL,
     headers      TEXT,
     payload      BLOB    NOT NULL
 );
 
 CREATE TABLE tenantq_forwarded (
-    id       INTEGER PRIMARY KEY CHECK (id = 1),
-    seq      INTEGER NOT NULL,
-    event_id TEXT,
-    last_seq INTEGER NOT NULL,
-    pending  INTEGER NOT NULL
+    id            INTEGER PRIMARY KEY CHECK (id = 1),
+    seq           INTEGER NOT NULL,
+    event_id      TEXT,
+    last_seq      INTEGER NOT NULL,
+    pending       INTEGER NOT NULL,
+    undeliverable INTEGER NOT NULL
 );
 
-INSERT INTO tenantq_forwarded (id, seq, event_id, last_seq, pending) VALUES (1, 0, NULL, 0, 0);
+INSERT INTO tenantq_forwarded (id, seq, event_id, last_seq, pending, undeliverable) VALUES (1, 0, NULL, 0, 0, 0);
 
 -- name: read_meta
 SELECT name, value FROM tenantq_meta;

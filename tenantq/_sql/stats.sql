@@ -32,15 +32,31 @@ SELECT min((
 FROM level;
 
 -- name: add_depth
-INSERT INTO tenantq_depth (queue, last_id, ready, scheduled, claimed, dead)
-VALUES (:queue, :last_id, :ready, :scheduled, :claimed, :dead)
-ON CONFLICT (queue) DO UPDATE
-SET last_id   = max(last_id, excluded.last_id),
-    ready     = ready + excluded.ready,
-    scheduled = scheduled + excluded.scheduled,
-    claimed   = claimed + excluded.claimed,
-    dead      = dead + excluded.dead
+UPDATE tenantq_depth
+SET last_id   = max(last_id, :last_id),
+    ready     = ready + :ready,
+    scheduled = scheduled + :scheduled,
+    claimed   = claimed + :claimed,
+    dead      = dead + :dead
+WHERE queue = :queue
 RETURNING ready;
+
+-- name: add_bounded_depth
+-- Where there are bounds, or where it is to be learned whether there are any.
+UPDATE tenantq_depth
+SET last_id   = max(last_id, :last_id),
+    ready     = ready + :ready,
+    scheduled = scheduled + :scheduled,
+    claimed   = claimed + :claimed,
+    dead      = dead + :dead
+WHERE queue = :queue
+RETURNING ready, ready + scheduled + claimed, EXISTS (SELECT 1 FROM tenantq_bound);
+
+-- name: begin_depth
+-- Of a queue's first message.
+INSERT INTO tenantq_depth (last_id, ready, scheduled, claimed, dead, queue)
+VALUES (:last_id, :ready, :scheduled, :claimed, :dead, :queue)
+RETURNING ready, ready + scheduled + claimed, EXISTS (SELECT 1 FROM tenantq_bound);
 
 -- name: recount_depths
 -- A check of the depths: it reads every row.

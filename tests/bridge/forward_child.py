@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 
 import tenantq
-from tenantq_bridge import Forwarder, PostgresQueue
+from tenantq_bridge import Forwarder, PgmqTarget, PostgresQueue
 
 
-def main(root: str, dsn: str, point: str, rounds: int) -> None:
-    """Forward until there is nothing left, or die at the point when it is reached for the given time."""
+def main(root: str, dsn: str, point: str, rounds: int, mode: str) -> None:
+    """Forward until there is nothing left, or die at the point when it is reached for the given time.
+
+    mode: "by hand" for a batch after the other, "running" for several at once, "pgmq NAME" for a batch after the
+    other to a queue of pgmq.
+    """
     reached = 0
 
     def failpoint(step: str) -> None:
@@ -22,10 +27,16 @@ def main(root: str, dsn: str, point: str, rounds: int) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     with tenantq.open(root) as store, PostgresQueue(dsn) as queue:
-        forwarder = Forwarder(store, queue, batch_rows=7, tenant_rows=3, failpoint=failpoint)
+        _, is_pgmq, name = mode.partition("pgmq ")
+        target = PgmqTarget(queue, name) if is_pgmq else queue
+        forwarder = Forwarder(store, target, batch_rows=7, tenant_rows=3, failpoint=failpoint)
+        if mode == "running":
+            with forwarder:
+                while any(store.tenant(tenant).outbox.position().pending for tenant in store.tenants()):
+                    threading.Event().wait(0.01)
         while forwarder.run_once():
             pass
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5])

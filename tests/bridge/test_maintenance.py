@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
+from tenantq import InvalidArgument
 from tenantq_bridge import Maintenance, PostgresQueue
 from tests.bridge.conftest import Sql
 
@@ -56,6 +57,11 @@ def test_exhausted_messages_of_queues_that_nobody_claims_are_buried(
     assert maintenance.bury() == 1
     assert [dead.payload for dead in postgres_queue.dead_letters()] == [1]
     other.ack()  # only claims, people and the reaper take a lease that is over
+
+
+def test_a_way_past_the_pooler_that_is_none_is_told_at_once(postgres_queue: PostgresQueue) -> None:
+    with pytest.raises(InvalidArgument):
+        Maintenance(postgres_queue, direct_dsn="no dsn")
 
 
 def test_only_the_elected_one_works(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -204,7 +207,7 @@ def test_a_role_that_owns_nothing_can_do_all_but_migrate(
 
 
 def test_a_statement_that_takes_too_long_is_a_typed_error(migrated_dsn: str, sql: Sql) -> None:
-    with PostgresQueue(f"{migrated_dsn}&options=-c%20statement_timeout%3D50") as queue:
+    with PostgresQueue(f"{migrated_dsn}&options=-c%20statement_timeout%3D1000") as queue:
         queue.enqueue("q", 1)
         sql(b"BEGIN")
         sql(b"LOCK TABLE tenantq.ready")
@@ -295,3 +298,15 @@ def test_a_listener_whose_session_is_ended_listens_again(
         with PostgresQueue(migrated_dsn) as other:
             other.enqueue("q", 1)
             assert rung.wait(30)
+
+
+def test_a_connection_with_a_high_descriptor_is_alive_too(migrated_dsn: str) -> None:
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 1200:
+        pytest.skip("this process may not open so many files")
+    with contextlib.ExitStack() as stack:
+        while stack.enter_context(Path(os.devnull).open("rb")).fileno() < 1024:
+            pass
+        queue = stack.enter_context(PostgresQueue(migrated_dsn))
+        for _ in range(3):
+            queue.stats()
+        assert queue.database.losses == 0

@@ -28,6 +28,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 Bodies = Callable[[], list[int]]
 
+MODES = ("by hand", "running")
+"""Of the child: a batch after the other, or several on their way at once."""
+
 
 @pytest.fixture
 def bodies(migrated_dsn: str, postgres_queue: PostgresQueue) -> Bodies:
@@ -65,7 +68,7 @@ def emit(root: Path, numbers: range, tenant: str = "acme", *, days_ago: int = 0)
 
 def forward(root: Path, queue: PostgresQueue) -> int:
     with tenantq.open(root) as store:
-        forwarder = Forwarder(store, queue, tenant_rows=4)
+        forwarder = Forwarder(store, queue, batch_rows=4)
         try:
             return drain(forwarder)
         finally:
@@ -86,20 +89,27 @@ def copy_back(root: Path, source: Path) -> None:
     shutil.copy(source, path_of(root))
 
 
-def run_child(root: Path, dsn: str, point: str, rounds: int) -> int:
+def run_child(root: Path, dsn: str, point: str, rounds: int, mode: str = "by hand") -> int:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "bridge")])}
-    command = [sys.executable, "-m", "tests.bridge.forward_child", str(root), dsn, point, str(rounds)]
+    command = [sys.executable, "-m", "tests.bridge.forward_child", str(root), dsn, point, str(rounds), mode]
     return subprocess.run(command, cwd=ROOT, env=environment, check=False, timeout=60).returncode
 
 
-@pytest.mark.parametrize("point", ["staged", "committed", "marked"])
-def test_a_forwarder_killed_anywhere_loses_and_repeats_nothing(
-    root: Path, postgres_queue: PostgresQueue, migrated_dsn: str, bodies: Bodies, point: str
-) -> None:
+@pytest.fixture(params=[(mode, point) for mode in MODES for point in ("staged", "committed", "marked")])
+def killed(request: pytest.FixtureRequest, root: Path, migrated_dsn: str, bodies: Bodies) -> Path:
+    """A store whose forwarder was killed twice at a named point."""
     for tenant in range(3):
         emit(root, range(10 * tenant, 10 * tenant + 10), f"t{tenant}")
-    assert run_child(root, migrated_dsn, point, 2) == -signal.SIGKILL
-    assert run_child(root, migrated_dsn, point, 1) == -signal.SIGKILL
+    mode, point = request.param
+    assert run_child(root, migrated_dsn, point, 2, mode) == -signal.SIGKILL
+    assert run_child(root, migrated_dsn, point, 1, mode) == -signal.SIGKILL
+    return root
+
+
+def test_a_forwarder_killed_anywhere_loses_and_repeats_nothing(
+    killed: Path, postgres_queue: PostgresQueue, bodies: Bodies
+) -> None:
+    root = killed
     emit(root, range(30, 40), "t0")
     forward(root, postgres_queue)
     assert sorted(bodies()) == list(range(40))
@@ -110,12 +120,14 @@ def test_a_forwarder_killed_anywhere_loses_and_repeats_nothing(
         assert [store.tenant(name).outbox.position().pending for name in store.tenants()] == [0, 0, 0]
 
 
+@pytest.mark.parametrize("mode", MODES)
 def test_the_child_of_the_crash_tests_ends_well_when_nothing_kills_it(
-    root: Path, migrated_dsn: str, bodies: Bodies
+    root: Path, migrated_dsn: str, bodies: Bodies, mode: str
 ) -> None:
-    emit(root, range(10))
-    assert run_child(root, migrated_dsn, "never", 1) == 0
-    assert bodies() == list(range(10))
+    for tenant in range(3):
+        emit(root, range(10 * tenant, 10 * tenant + 10), f"t{tenant}")
+    assert run_child(root, migrated_dsn, "never", 1, mode) == 0
+    assert sorted(bodies()) == list(range(30))
 
 
 def test_events_pending_at_the_backup_are_neither_lost_nor_repeated(
@@ -277,7 +289,7 @@ def test_what_a_failover_lost_is_sent_again_though_nothing_new_is_emitted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with tenantq.open(root) as store:
-        forwarder = Forwarder(store, postgres_queue, tenant_rows=4)
+        forwarder = Forwarder(store, postgres_queue, batch_rows=4)
         for number in range(5):
             store.tenant("acme").emit("t", number)
         assert drain(forwarder) == 5

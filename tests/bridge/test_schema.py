@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 
 import psycopg
 import pytest
 
-from tenantq_bridge import PostgresQueue, SchemaMissing, SchemaNewer, SchemaOutdated, UnsupportedPostgres
+from tenantq_bridge import PostgresQueue, SchemaMissing, SchemaNewer, SchemaOutdated, UnsupportedPostgres, schema
 from tenantq_bridge.schema import SCHEMA_VERSION
 from tests.postgres import PostgresServer
 
@@ -86,6 +87,50 @@ def test_a_database_in_another_encoding_is_refused(postgres_server: PostgresServ
             queue.migrate()
     finally:
         postgres_server.drop_database("dbname=latin")
+
+
+def test_every_table_has_the_documents_autovacuum_settings_days_of_seen_too(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "SCHEMA_VERSION", 1)
+    with PostgresQueue(postgres_dsn) as queue:
+        queue.migrate()
+    with psycopg.connect(postgres_dsn) as connection:
+        connection.execute("SELECT tenantq.open_seen_days()")
+    monkeypatch.undo()
+    with PostgresQueue(postgres_dsn) as queue:
+        queue.migrate()
+    with psycopg.connect(postgres_dsn) as connection:
+        connection.execute("DROP TABLE tenantq.seen_" + datetime.now(UTC).strftime("%Y%m%d"))
+        connection.execute("SELECT tenantq.open_seen_days()")
+        options = connection.execute(
+            "SELECT relname, reloptions FROM pg_class "
+            "WHERE relnamespace = 'tenantq'::regnamespace AND relkind = 'r'"
+        ).fetchall()
+    assert len([table for table, _ in options if table.startswith("seen_2")]) == 2
+    for table, found in options:
+        settings = dict(option.split("=") for option in found or ())
+        assert settings.get("autovacuum_vacuum_scale_factor") == "0.02", table
+        assert settings.get("autovacuum_vacuum_cost_delay") == "0", table
+        assert int(settings["autovacuum_vacuum_threshold"]) <= 1_000, table
+
+
+def test_an_older_schema_is_brought_up_and_keeps_what_is_in_it(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with PostgresQueue(postgres_dsn) as queue, monkeypatch.context() as patched:
+        patched.setattr("tenantq_bridge.schema.SCHEMA_VERSION", 1)
+        queue.migrate()
+        queue.database.run(
+            b"SELECT tenantq.enqueue_messages('q', 0::smallint, '0', NULL, NULL, 5, NULL, NULL, ARRAY['1'], "
+            b"ARRAY[NULL]::bytea[])"
+        )
+    with PostgresQueue(postgres_dsn) as queue:
+        with pytest.raises(SchemaOutdated):
+            queue.owners()
+        queue.migrate()
+        assert queue.owners() == []
+        assert [message.payload for message in queue.claim("q")] == [1]
 
 
 def test_the_hot_table_has_one_index_and_the_documents_settings(postgres_dsn: str) -> None:

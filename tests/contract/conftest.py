@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.contract.layers import LAYERS, Factory, Layer, Verbs
+from tests.contract.layers import LAYERS, BoundedVerbs, Factory, Layer, Verbs
 
 
 @pytest.fixture(params=LAYERS)
@@ -21,6 +21,13 @@ def layer(request: pytest.FixtureRequest) -> Iterator[Layer]:
 @pytest.fixture
 def queue(layer: Layer) -> Verbs:
     return layer.queue
+
+
+@pytest.fixture
+def bounded(layer: Layer) -> Callable[[int], BoundedVerbs]:
+    if layer.bounded is None:
+        pytest.skip("this layer has no bounds")
+    return layer.bounded
 
 
 @pytest.fixture

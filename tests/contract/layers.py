@@ -102,6 +102,35 @@ class Verbs(Protocol):
     def reap(self) -> int: ...
 
 
+class BoundedVerbs(Verbs, Protocol):
+    """The verbs of a layer whose enqueues wait for room."""
+
+    def enqueue(
+        self,
+        queue: str,
+        payload: Any,
+        *,
+        delay: float = ...,
+        at: datetime | None = ...,
+        priority: int = ...,
+        key: str | None = ...,
+        max_attempts: int = ...,
+        wait: float = ...,
+    ) -> int: ...
+
+    def enqueue_many(
+        self,
+        queue: str,
+        payloads: Iterable[Any],
+        *,
+        delay: float = ...,
+        at: datetime | None = ...,
+        priority: int = ...,
+        max_attempts: int = ...,
+        wait: float = ...,
+    ) -> list[int]: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Layer:
     """One layer under test, empty."""
@@ -111,6 +140,8 @@ class Layer:
     """Let this many seconds pass, or a little more."""
     ordered: bool = True
     """Whether messages of one priority are claimed by visible_at, then by id."""
+    bounded: Callable[[int], BoundedVerbs] | None = None
+    """Give a queue that holds so many messages at most; None for a layer without bounds."""
     lacks: frozenset[str] = frozenset()
     """The verbs that it does not have."""
 
@@ -118,14 +149,25 @@ class Layer:
 @contextmanager
 def memory(_request: pytest.FixtureRequest) -> Iterator[Layer]:
     clock = ManualClock()
-    yield Layer(queue=MemoryQueue(clock=clock, backoff=BACKOFF), advance=clock.advance, ordered=False)
+
+    def bounded(max_depth: int) -> BoundedVerbs:
+        return MemoryQueue(max_depth=max_depth, clock=clock, backoff=BACKOFF)
+
+    queue = MemoryQueue(clock=clock, backoff=BACKOFF)
+    yield Layer(queue=queue, advance=clock.advance, ordered=False, bounded=bounded)
 
 
 @contextmanager
 def tenant(request: pytest.FixtureRequest) -> Iterator[Layer]:
     clock = ManualClock()
     with tenantq.open(request.getfixturevalue("tmp_path") / "store", clock=clock, backoff=BACKOFF) as store:
-        yield Layer(queue=store.tenant("acme"), advance=clock.advance)
+        acme = store.tenant("acme")
+
+        def bounded(max_depth: int) -> BoundedVerbs:
+            acme.limit(max_depth=max_depth)
+            return acme
+
+        yield Layer(queue=acme, advance=clock.advance, bounded=bounded)
 
 
 class SharingQueue(PostgresQueue):

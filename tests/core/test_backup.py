@@ -327,6 +327,10 @@ def test_verify_reads_an_open_file_and_a_closed_one_and_leaves_both_alone(
         ("DELETE FROM tenantq_depth", "queue 'mail' is said to hold (0, 0, 0, 0)"),
         ("DELETE FROM queue", "and holds (0, 0, 0, 1)"),
         ("UPDATE tenantq_forwarded SET pending = 7", "the outbox is said to hold 7 events and holds 1"),
+        (
+            "UPDATE tenantq_forwarded SET undeliverable = 2",
+            "the table of undeliverable events is said to hold 2 events and holds 0",
+        ),
         ("DELETE FROM tenantq_outbox", "the outbox is said to hold 1 events and holds 0"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tenantq
-from tenantq import _handle
+from tenantq import _foreign, _handle
 from tenantq.errors import ForeignHandle
 
 
@@ -57,3 +57,19 @@ def test_another_tenants_file_is_no_business_of_this_one(acme: tenantq.Tenant, s
     other.enqueue("mail", 1)
     with other.path.open("rb"):
         acme.enqueue("mail", 1)
+
+
+def test_a_process_with_too_many_descriptors_lists_them_seldom(
+    acme: tenantq.Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+
+    def listdir(path: str) -> list[str]:
+        looks.append(path)
+        return ["0"] * (_foreign.MAX_DESCRIPTORS + 1)
+
+    monkeypatch.setattr(_foreign, "_next_look", [0.0])
+    monkeypatch.setattr("tenantq._foreign.os.listdir", listdir)
+    for number in range(5):
+        acme.enqueue("mail", number)
+    assert looks == ["/proc/self/fd"]

@@ -37,7 +37,7 @@ def together(
     with ThreadPoolExecutor(len(calls)) as pool:
         try:
             futures = [pool.submit(call) for call in calls]
-            while len(handle._line) < len(calls):
+            while len(handle._line.waiting) < len(calls):
                 threading.Event().wait(0.001)
             before_commit()
         finally:
@@ -56,7 +56,9 @@ def test_calls_that_wait_for_a_busy_file_are_committed_together(acme: tenantq.Te
 
 
 def insert(file: TenantFile, *bodies: Any) -> list[int]:
-    return file.enqueue("mail", bodies, now=1, visible_at=1, priority=0, max_attempts=1, key=None, headers=None)
+    ids = file.enqueue("mail", bodies, now=1, visible_at=1, priority=0, max_attempts=1, key=None, headers=None)
+    assert isinstance(ids, list)
+    return ids
 
 
 @pytest.mark.parametrize("is_sound", [True, False])
@@ -72,7 +74,7 @@ def test_a_call_that_comes_before_the_commit_goes_along_and_fails_alone(
         def first(file: TenantFile) -> list[int]:
             if not late:
                 late.append(pool.submit(acme._write, lambda file: insert(file, "1" if is_sound else 2**70)))
-                while not handle_of(acme)._line:
+                while not handle_of(acme)._line.waiting:
                     threading.Event().wait(0.001)
             return insert(file, "0")
 

@@ -12,9 +12,9 @@ PATIENCE = 20.0
 
 def stand(pool: ThreadPoolExecutor, line: Line, waiting: Waiting[int], timeout: float = PATIENCE) -> object:
     """Have a thread wait in line; return when it stands there."""
-    length = len(line)
+    length = len(line.waiting)
     future = pool.submit(line.wait, waiting, timeout)
-    while len(line) == length:
+    while len(line.waiting) == length:
         threading.Event().wait(0.001)
     return future
 
@@ -68,7 +68,7 @@ def test_a_wait_in_vain_leaves_the_line() -> None:
     line = Line()
     assert line.try_take()
     assert not line.wait(Waiting[int](None), 0.01)
-    assert len(line) == 0
+    assert len(line.waiting) == 0
     line.hand_over()
     assert line.try_take()
 

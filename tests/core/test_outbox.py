@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 import tenantq
 from tenantq._file import STEP
 from tenantq.clock import nanoseconds
-from tenantq.errors import InvalidArgument, InvalidName, PayloadError
+from tenantq.errors import InvalidArgument, InvalidName, PayloadError, PayloadTooLarge, QueueFull
+from tenantq.payload import MAX_PAYLOAD_BYTES
 from tenantq.testing import ManualClock
 
 
@@ -154,4 +157,129 @@ def test_what_an_event_cannot_hold_is_refused(acme: tenantq.Tenant) -> None:
         acme.emit("topic", object())
     with pytest.raises(InvalidArgument, match="NUL"):
         acme.emit("topic", 1, headers={"a": "\0"})
+    with pytest.raises(InvalidArgument, match="surrogate"):
+        acme.emit("topic", 1, headers={"\ud800": "a"})
+    with pytest.raises(PayloadTooLarge, match="headers"):
+        acme.emit("topic", 1, headers={"a": "x" * MAX_PAYLOAD_BYTES})
+    with pytest.raises(PayloadTooLarge):
+        acme.emit("topic", "x" * MAX_PAYLOAD_BYTES)
+    with pytest.raises(PayloadError):
+        acme.emit("topic", "\ud800")
+    with pytest.raises(InvalidName):
+        acme.emit("a\0b", 1)
     assert not acme.path.exists()
+    acme.emit("topic", "a\0b", headers={"spelled": "\\u0000", "more": "\U0001f40c"})
+    assert read(acme)[0].body == '"a\\u0000b"'
+
+
+def test_a_bounded_outbox_refuses_what_it_has_no_room_for(tmp_path: Path) -> None:
+    with tenantq.open(tmp_path / "bounded", max_outbox=3) as store:
+        acme = store.tenant("acme")
+        acme.emit("topic", 1)
+        with acme.transaction() as tx:
+            tx.emit("topic", 2)
+            tx.emit("topic", 3)
+            with pytest.raises(QueueFull) as caught:
+                tx.emit("topic", 4)
+            tx.enqueue("queue", "all but the event is committed")
+        assert caught.value.tenant == "acme"
+        with pytest.raises(QueueFull, match="3 events of tenant 'acme' wait"):
+            acme.emit("topic", 4)
+        store.tenant("other").emit("topic", 1)
+        acme.outbox.confirm(1, read(acme)[0].event_id)
+        acme.emit("topic", 4)
+        assert [event.body for event in read(acme)] == ["1", "2", "3", "4"]
+        assert (acme.stats().outbox, acme.stats().ready) == (3, 1)
+    with pytest.raises(InvalidArgument, match="max_outbox"):
+        tenantq.open(tmp_path / "bounded", max_outbox=0)
+
+
+def test_of_emits_at_once_no_more_are_taken_than_there_is_room(tmp_path: Path) -> None:
+    with tenantq.open(tmp_path / "bounded", max_outbox=20) as store:
+
+        def emit_some(_number: int) -> int:
+            taken = 0
+            for _ in range(10):
+                try:
+                    store.tenant("acme").emit("topic", 1)
+                    taken += 1
+                except QueueFull:
+                    pass
+            return taken
+
+        with ThreadPoolExecutor(8) as pool:
+            assert sum(pool.map(emit_some, range(8))) == 20
+        assert store.tenant("acme").outbox.position().pending == 20
+
+
+def test_a_page_is_what_the_file_says_at_one_moment(acme: tenantq.Tenant, clock: ManualClock) -> None:
+    assert acme.outbox.read_page(None, limit=5, max_bytes=100) == tenantq.OutboxPage()
+    first_ns = clock.now_ns()
+    for number in range(4):
+        acme.emit("topic", number)
+        clock.advance(1)
+    ids = [event.event_id for event in read(acme)]
+    acme.outbox.confirm(2, ids[1])
+    page = acme.outbox.read_page(None, limit=5, max_bytes=100)
+    assert (page.event_id_there, page.oldest_ns, page.size) == (ids[1], first_ns, 2)
+    assert [event.seq for event in page.events] == [3, 4]
+    assert page.position == acme.outbox.position()
+    assert acme.outbox.read_page(1, limit=1, max_bytes=100).events == read(acme)[1:2]
+    assert acme.outbox.read_page(9, limit=1, max_bytes=100).event_id_there is None
+    known = acme.outbox.read_page(1, limit=1, max_bytes=100, unless=page.position)
+    assert known == tenantq.OutboxPage(position=page.position)
+
+
+def test_what_is_confirmed_is_never_taken_back_nor_of_another_file(acme: tenantq.Tenant) -> None:
+    for number in range(3):
+        acme.emit("topic", number)
+    ids = [event.event_id for event in read(acme)]
+    assert not acme.outbox.confirm(2, ids[0])
+    assert not acme.outbox.confirm(4, ids[0])
+    assert acme.outbox.position().pending == 3
+    assert acme.outbox.confirm(2, ids[1])
+    assert not acme.outbox.confirm(1, ids[0])
+    assert not acme.outbox.confirm(2, ids[1])
+    position = acme.outbox.position()
+    assert (position.forwarded_seq, position.forwarded_event_id, position.pending) == (2, ids[1], 1)
+
+
+def test_an_undeliverable_event_leaves_its_place_and_comes_back_under_its_id(
+    acme: tenantq.Tenant, clock: ManualClock
+) -> None:
+    acme.emit("topic", 1, headers={"a": "b"}, delay=5)
+    acme.emit("topic", 2)
+    first, second = read(acme)
+    assert not acme.outbox.keep_undeliverable(structs.replace(first, event_id="other"), "no")
+    assert acme.outbox.keep_undeliverable(first, "no: \0")
+    assert not acme.outbox.keep_undeliverable(first, "no")
+    [kept] = acme.outbox.undeliverable()
+    assert (kept.seq, kept.event_id, kept.body, kept.headers) == (1, first.event_id, "1", '{"a": "b"}')
+    assert (kept.visible_ns, kept.refused_ns, kept.error) == (first.visible_ns, clock.now_ns(), "no: \u2400")
+    empty, after = read(acme)
+    assert (empty.seq, empty.event_id, empty.body, empty.is_undeliverable) == (1, first.event_id, "", True)
+    assert after == second
+    assert (acme.stats().outbox, acme.stats().undeliverable) == (2, 1)
+    assert acme.outbox.redeliver(2, 7) == 0
+    assert acme.outbox.redeliver(1, 1) == 1
+    resent = read(acme)[-1]
+    assert (resent.seq, resent.event_id, resent.body, resent.is_resent) == (3, first.event_id, "1", True)
+    assert acme.outbox.undeliverable() == []
+    assert tenantq.verify(acme.backup(acme.path.with_suffix(".copy"))).problems == ()
+
+
+def test_undeliverable_events_are_resent_and_discarded_in_steps(acme: tenantq.Tenant) -> None:
+    count = STEP + 10
+    with acme.transaction() as tx:
+        for number in range(count):
+            tx.emit("topic", number)
+    events = read(acme)
+    for event in events:
+        acme.outbox.keep_undeliverable(event, "no")
+    assert acme.outbox.redeliver() == count
+    assert [event.event_id for event in read(acme, after=count)] == [event.event_id for event in events]
+    for event in read(acme, after=count):
+        acme.outbox.keep_undeliverable(event, "no")
+    assert acme.stats().undeliverable == count
+    assert acme.outbox.discard() == count
+    assert (acme.outbox.undeliverable(), acme.stats().undeliverable) == ([], 0)

@@ -13,7 +13,10 @@ from tenantq._file import TenantFile
 from tenantq.sqlfile import load_statements
 from tenantq.testing import ManualClock
 
-FILES = {name: load_statements("tenantq", f"{name}.sql") for name in ("queue", "dead", "outbox", "stats")}
+FILES = {
+    name: load_statements("tenantq", f"{name}.sql")
+    for name in ("queue", "dead", "outbox", "undeliverable", "stats", "bounds")
+}
 STATEMENTS = {f"{file}.{name}": sql for file, statements in FILES.items() for name, sql in statements.items()}
 
 NOT_HOT = {
@@ -31,7 +34,10 @@ NOT_HOT = {
     "dead.find_dead_after",
     "queue.list_paused",
     "stats.read_depths",  # one row a queue
+    "bounds.read_bounds",  # one row a bounded queue
+    "bounds.read_whole_depth",  # one row a queue
     "outbox.count_pending",  # verify
+    "undeliverable.recount_undeliverable",  # verify
     "outbox.prune_events",  # a bounded step, see below
 }
 
@@ -40,8 +46,9 @@ SCANS_OF_FEW = (
     "SCAN json_each",
     "SCAN queue USING COVERING INDEX queue_due",
     "SCAN queue USING COVERING INDEX queue_leased",
+    "SCAN tenantq_bound",
 )
-"""Of the priorities in use, of the ids given, and of the first entry of an index."""
+"""Of the priorities in use, of the ids given, and of the first entry of an index or table."""
 
 INDEXES = {
     "queue.find_key": "queue_key",

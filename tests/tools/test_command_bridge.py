@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ import psycopg
 import pytest
 
 import tenantq
-from tenantq_bridge import PostgresQueue
+from tenantq_bridge import BreakerState, Forwarder, PostgresQueue
+from tests.bridge.test_pgmq import pgmq_sql
 from tests.postgres import PostgresServer
 from tests.tools.command import StoreCommand, run, spawn
 
@@ -24,6 +27,11 @@ COMMANDS: list[tuple[str, ...]] = [
     ("share", "audit"),
     ("unshare", "audit"),
     ("status",),
+    ("health",),
+    ("send", "acme", "note", "1"),
+    ("owners",),
+    ("assign", "acme", "a"),
+    ("forget", "acme", "--yes"),
     ("run", "--once"),
 ]
 
@@ -61,7 +69,7 @@ def test_events_go_from_an_empty_database_to_their_queue(tq: StoreCommand, postg
     subscribed = empty.bridge("subscribe", "invoices", "billing.*")
     assert subscribed == {"queue": "invoices", "pattern": "billing.*", "subscribed": True}
     assert empty.bridge("status")["pending"] == 2
-    assert empty.bridge("run", "--once") == {"forwarded": 2, "failed": {}}
+    assert empty.bridge("run", "--once") == {"forwarded": 2, "delivered": 0, "failed": {}, "undeliverable": 0}
     status = empty.bridge("status")
     assert (status["pending"], status["shared"]["ready"], status["held_back"]) == (0, 2, [])
     assert status["subscriptions"] == [{"queue": "invoices", "pattern": "billing.*"}]
@@ -106,7 +114,64 @@ def test_the_forwarder_runs_until_a_signal(shared: BridgeCommand) -> None:
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate()
     assert (process.returncode, err) == (0, "")
-    assert json.loads(out) == {"forwarded": 1, "failed": {}}
+    assert json.loads(out) == {"forwarded": 1, "delivered": 0, "failed": {}, "undeliverable": 0}
+
+
+@pytest.mark.postgres
+def test_a_message_is_sent_down_to_a_tenant_and_shown_until_it_is_there(shared: BridgeCommand) -> None:
+    shared.emit("acme", "a", 1)
+    sent = shared.bridge("send", "acme", "plan.changed", '{"plan": "pro"}', "--priority", "2")
+    assert (sent["tenant"], sent["queue"]) == ("acme", "plan.changed")
+    (waiting,) = shared.bridge("status")["outgoing"]
+    assert (waiting["tenant"], waiting["host"], waiting["waiting"]) == ("acme", None, 1)
+    shown = shared("bridge", "status", "--postgres", shared.dsn).stdout
+    assert "WAITING  TENANT  HOST  FAILURE" in shown
+    done = shared.bridge("run", "--once", "--host", "db-1")
+    assert done == {"forwarded": 1, "delivered": 1, "failed": {}, "undeliverable": 0}
+    with tenantq.open(shared.path) as store:
+        (message,) = store.tenant("acme").claim("plan.changed")
+        assert (message.payload, message.priority) == ({"plan": "pro"}, 2)
+        assert message.headers == {"tenantq-seq": str(sent["seq"])}
+    assert shared.bridge("status")["outgoing"] == []
+    owner = shared.bridge("owners", "--host", "db-1")
+    assert (owner["tenant"], owner["host"], owner["waiting"], owner["failure"]) == ("acme", "db-1", 0, None)
+
+
+@pytest.mark.postgres
+def test_events_go_to_the_queues_of_pgmq_that_the_options_name(
+    shared: BridgeCommand, postgres_server: PostgresServer
+) -> None:
+    database = str(psycopg.conninfo.conninfo_to_dict(shared.dsn)["dbname"])
+    shared.emit("acme", "billing.paid", 1)
+    env = {"TENANTQ_POSTGRES": shared.dsn}
+    missing = shared("bridge", "run", "--once", "--pgmq", "audit", env=env, status=4)
+    assert "no pgmq" in missing.stderr
+    postgres_server.execute(pgmq_sql(), database)
+    for queue in (b"audit", b"invoices"):
+        postgres_server.execute(b"SELECT pgmq.create('" + queue + b"')", database)
+    shared.bridge("run", "--once", "--pgmq", "audit", "--pgmq", "billing.*=invoices")
+    for queue in (b"audit", b"invoices"):
+        assert postgres_server.execute(b"SELECT message FROM pgmq.q_" + queue, database) == [(1,)]
+    twice = shared("bridge", "run", "--pgmq", "a", "--pgmq", "b", env=env, status=2)
+    assert "given twice" in twice.stderr
+
+
+@pytest.mark.postgres
+def test_a_tenant_is_assigned_and_forgotten(shared: BridgeCommand) -> None:
+    assert shared.bridge("assign", "acme", "db-1") == {"tenant": "acme", "host": "db-1", "before": None}
+    assert shared.bridge("assign", "acme", "db-2") == {"tenant": "acme", "host": "db-2", "before": "db-1"}
+    shared.bridge("send", "acme", "note", "--text", "hello")
+    shared.path.mkdir()
+    failed = shared.bridge("run", "--once", "--host", "db-2", status=1)
+    assert failed == {
+        "forwarded": 0,
+        "delivered": 0,
+        "failed": {"acme": "the store has no tenant 'acme'"},
+        "undeliverable": 0,
+    }
+    assert shared.bridge("owners", "--waiting")["failure"] == "the store has no tenant 'acme'"
+    assert shared.bridge("forget", "acme", "--yes") == {"tenant": "acme", "removed": 1}
+    assert shared.bridge("forget", "acme", "--yes", status=1) == {"tenant": "acme", "removed": None}
 
 
 @pytest.mark.postgres
@@ -139,6 +204,48 @@ def test_a_tenant_that_is_held_back_is_shown_and_readmitted(
     assert shared.bridge("readmit", "acme", "--resend") == {"tenant": "acme", "readmitted": True}
     shared.bridge("run", "--once")
     assert shared.bridge("status")["shared"]["ready"] == 2
+
+
+@pytest.mark.postgres
+def test_events_that_postgres_refuses_are_listed_sent_again_and_removed(
+    shared: BridgeCommand, postgres_server: PostgresServer
+) -> None:
+    database = str(psycopg.conninfo.conninfo_to_dict(shared.dsn)["dbname"])
+    shared.bridge("subscribe", "audit", "*")
+    constraint = b"ALTER TABLE tenantq.ready ADD CONSTRAINT poison CHECK (body NOT LIKE '%bad%')"
+    postgres_server.execute(constraint, database)
+    shared.emit("acme", "a", "good", "bad 1", "bad 2")
+    assert shared.bridge("run", "--once") == {"forwarded": 1, "delivered": 0, "failed": {}, "undeliverable": 2}
+    status = shared.bridge("status")
+    assert (status["pending"], status["undeliverable"], status["forwarders"]) == (0, 2, [])
+    shown = shared("bridge", "undeliverable", "acme").stdout
+    assert "bad 1" in shown
+    assert "violates check constraint" in shown
+    listed = shared("bridge", "undeliverable", "acme", "--json").stdout.splitlines()
+    assert [json.loads(line)["payload"] for line in listed] == ["bad 1", "bad 2"]
+    only = json.loads(shared("bridge", "undeliverable", "acme", "3", "--json").stdout)
+    assert (only["place"], only["topic"], only["tenant"]) == (3, "a", "acme")
+    assert shared.json("bridge", "undeliverable", "acme", "3", "--discard", "--yes") == {
+        "tenant": "acme",
+        "discarded": 1,
+    }
+    postgres_server.execute(b"ALTER TABLE tenantq.ready DROP CONSTRAINT poison", database)
+    assert shared.json("bridge", "undeliverable", "acme", "--resend") == {"tenant": "acme", "resent": 1}
+    assert "There are no undeliverable events." in shared("bridge", "undeliverable", "acme").stderr
+    assert shared.bridge("run", "--once")["forwarded"] == 1
+    assert shared.bridge("status")["shared"]["ready"] == 2
+
+
+def test_the_status_tells_how_a_forwarder_finds_a_postgres_that_is_away(tq: StoreCommand) -> None:
+    with tenantq.open(tq.path) as store, PostgresQueue(AWAY) as queue:
+        forwarder = Forwarder(store, queue)
+        with forwarder:
+            while forwarder.breaker.state is not BreakerState.OPEN:
+                threading.Event().wait(0.01)
+            result = tq("bridge", "status", "--postgres", AWAY, status=4)
+        assert f"forwarder {os.getpid()}: the breaker is open, since " in result.stderr
+        assert "next try at" in result.stderr
+        assert "forwarder" not in tq("bridge", "status", "--postgres", AWAY, status=4).stderr
 
 
 @pytest.mark.postgres

@@ -31,6 +31,7 @@ READING = [
     ("dead", "purge", "acme", "--all", "--yes"),
     ("pause", "acme", "jobs"),
     ("resume", "acme", "jobs"),
+    ("limit", "acme", "jobs", "--max-depth", "5"),
     ("reap", "acme"),
     ("purge", "acme", "jobs", "--yes"),
     ("delete", "acme", "--yes"),
@@ -60,6 +61,19 @@ def test_a_tenant_that_is_not_there_is_an_error_and_is_not_made(
     assert "tenantq: error: the store has no tenant 'acme'" in result.stderr
     assert "hint: `tenantq tenants` lists those that there are" in result.stderr
     assert tq("tenants").stdout == "globex\n"
+
+
+def test_stats_warn_of_a_wal_that_no_checkpoint_can_shorten(
+    tq: StoreCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tenantq.stats, "BLOCKED_PAGES", 1)
+    with tenantq.open(tq.path) as store:
+        store.tenant("acme").enqueue("jobs", 1)
+        for arguments in (("stats",), ("stats", "acme")):
+            assert "tenantq: warning: acme: a reader keeps " in tq(*arguments).stderr
+        (warning,) = tq.json("stats", "acme")["warnings"]
+    assert "from being checkpointed" in warning
+    assert tq.json("stats", "acme")["warnings"] == []
 
 
 @pytest.mark.parametrize("arguments", [("stats", "a\nb"), ("peek", "a\nb", "jobs"), ("delete", "", "--yes")])
@@ -270,6 +284,28 @@ def test_a_paused_queue_gives_nothing_until_it_is_resumed(tq: StoreCommand) -> N
     assert tq.claim("acme", "jobs") == []
     assert tq.json("resume", "acme", "jobs") == {"tenant": "acme", "queue": "jobs", "paused": False}
     assert len(tq.claim("acme", "jobs")) == 1
+
+
+def test_a_bound_refuses_what_is_over_it_until_it_is_removed(tq: StoreCommand) -> None:
+    tq.enqueue("acme", "jobs", 1)
+    limit = ("limit", "acme", "jobs", "--max-depth")
+    assert tq.json(*limit, "1") == {"tenant": "acme", "queue": "jobs", "max_depth": 1}
+    assert [row["max_depth"] for row in tq.json("stats", "acme")["queues"]] == [1]
+    refused = tq("enqueue", "acme", "jobs", "2", status=1)
+    assert "queue 'jobs' of tenant 'acme' is full: it holds 1 of 1 messages" in refused.stderr
+    assert "hint: wait until messages are handled, or raise the bound" in refused.stderr
+    assert tq(*limit, "none").stdout == "acme: queue jobs: no bound\n"
+    assert tq("limit", "acme", "--max-depth", "2").stdout == "acme: all queues together: at most 2\n"
+    assert tq.json("stats", "acme")["max_depth"] == 2
+    tq("enqueue", "acme", "jobs", "2")
+    assert "tenant 'acme' is full" in tq("enqueue", "acme", "other", "3", status=1).stderr
+
+
+@pytest.mark.parametrize("bound", ["0", "-1", "many", ""])
+def test_what_is_no_bound_is_wrong_usage(tq: StoreCommand, bound: str) -> None:
+    tq.enqueue("acme", "jobs", 1)
+    assert tq("limit", "acme", "jobs", "--max-depth", bound, status=2).stderr
+    assert tq.json("stats", "acme")["queues"][0]["max_depth"] is None
 
 
 def test_reap_takes_expired_leases_back(tq: StoreCommand) -> None:

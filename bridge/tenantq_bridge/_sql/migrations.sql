@@ -786,6 +786,358 @@ BEGIN
 END $$;
 
 -- name: version_2
+-- The documents' autovacuum settings on every table: 2 % of the rows and not 20, and no pauses in between. A
+-- TOAST table takes those of its table.
+ALTER TABLE {schema}.lanes SET (autovacuum_vacuum_cost_delay = 0);
+ALTER TABLE {schema}.delayed SET (autovacuum_vacuum_cost_delay = 0);
+ALTER TABLE {schema}.keys SET (autovacuum_vacuum_cost_delay = 0, vacuum_index_cleanup = on);
+ALTER TABLE {schema}.forwarding SET (autovacuum_vacuum_cost_delay = 0);
+ALTER TABLE {schema}.dead SET (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0
+);
+ALTER TABLE {schema}.pauses SET (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0
+);
+ALTER TABLE {schema}.subscriptions SET (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0
+);
+ALTER TABLE {schema}.seen_window SET (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0
+);
+ALTER TABLE {schema}.migrations SET (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0
+);
+DO $$
+DECLARE
+    v_day regclass;
+BEGIN
+    FOR v_day IN SELECT i.inhrelid::regclass FROM pg_inherits AS i WHERE i.inhparent = '{schema}.seen'::regclass LOOP
+        EXECUTE format(
+            'ALTER TABLE %s SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, '
+            'autovacuum_vacuum_cost_delay = 0)',
+            v_day
+        );
+    END LOOP;
+END $$;
+
+-- As before, with the settings: a partition takes none from its parent, which has no storage of its own.
+CREATE OR REPLACE FUNCTION {schema}.open_seen_days() RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    v_today date := (clock_timestamp() AT TIME ZONE 'UTC')::date;
+    v_day date;
+    v_table text;
+BEGIN
+    FOREACH v_day IN ARRAY ARRAY[v_today, v_today + 1] LOOP
+        v_table := 'seen_' || to_char(v_day, 'YYYYMMDD');
+        IF to_regclass(format('{schema}.%I', v_table)) IS NULL THEN
+            PERFORM pg_advisory_xact_lock(hashtextextended('{schema}.seen', 0));
+            -- By a query: to_regclass may go on saying what it said before another session made the table.
+            IF NOT EXISTS (
+                SELECT FROM pg_class WHERE relnamespace = '{schema}'::regnamespace AND relname = v_table
+            ) THEN
+                -- ATTACH takes a weaker lock than CREATE ... PARTITION OF: inserts go on meanwhile.
+                EXECUTE format(
+                    'CREATE TABLE {schema}.%I (LIKE {schema}.seen INCLUDING ALL) WITH ('
+                    'autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, '
+                    'autovacuum_vacuum_cost_delay = 0)',
+                    v_table
+                );
+                EXECUTE format('ALTER TABLE {schema}.seen ATTACH PARTITION {schema}.%I FOR VALUES IN (%L)', v_table, v_day);
+            END IF;
+        END IF;
+    END LOOP;
+END $$;
+
+-- How large each leaf table, its TOAST table and each index was, every half minute of the last day: one heap and
+-- one index at a time, since a sum hides which of them moves, and a partitioned parent has no size. The counters
+-- are those of the table, for an index too.
+CREATE TABLE {schema}.samples (
+    -- The beginning of the interval that it stands for: whoever samples twice in one adds nothing.
+    sampled_at timestamptz NOT NULL,
+    relation text COLLATE "C" NOT NULL,
+    of_table text COLLATE "C" NOT NULL,
+    is_index boolean NOT NULL,
+    bytes bigint NOT NULL,
+    live_rows bigint NOT NULL,
+    dead_rows bigint NOT NULL,
+    -- Row versions that died so far, by updates and deletes, and vacuums that came so far.
+    removed_rows bigint NOT NULL,
+    vacuums bigint NOT NULL,
+    PRIMARY KEY (sampled_at, relation)
+) WITH (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0
+);
+
+-- name: version_3
+-- The way down: messages for a tenant's own file, and the host that has it.
+--
+--     send ──> outgoing ──begin_delivery──> the tenant's file ──finish_delivery──> gone
+--
+-- A message's place (seq) is taken under the lock of its tenant's row, so that the order of places is the order of
+-- commits and one number in the tenant's file tells what it has. It is the time in microseconds, or one more than
+-- the last: so places only grow, though this database may be set back by a failover or a restore, or a tenant's
+-- file come from elsewhere.
+--
+-- due_at is when the tenant's turn is; NULL while nothing waits for it. The index on it is the line in which the
+-- tenants of a host stand: who was served goes to its end, who failed further back, and who has nothing is not in
+-- it, so that neither many tenants nor many that fail cost the others anything.
+CREATE TABLE {schema}.owners (
+    tenant text COLLATE "C" PRIMARY KEY,
+    -- NULL: something was sent before any host had the tenant.
+    host text COLLATE "C",
+    since timestamptz NOT NULL,
+    last_seq bigint NOT NULL DEFAULT 0,
+    -- At or below it nothing is in outgoing, nor will be: where a delivery begins to look.
+    delivered_seq bigint NOT NULL DEFAULT 0,
+    due_at timestamptz,
+    failures integer NOT NULL DEFAULT 0,
+    failure text
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX owners_in_line ON {schema}.owners (host, due_at) WHERE due_at IS NOT NULL;
+
+CREATE TABLE {schema}.outgoing (
+    tenant text COLLATE "C" NOT NULL,
+    seq bigint NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    rank smallint NOT NULL,
+    key text COLLATE "C",
+    max_attempts integer NOT NULL,
+    sent_at timestamptz NOT NULL,
+    -- NULL: at once, when it arrives.
+    visible_at timestamptz,
+    headers text,
+    body text,
+    data bytea,
+    PRIMARY KEY (tenant, seq),
+    CHECK ((body IS NULL) <> (data IS NULL))
+) WITH (
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0,
+    vacuum_index_cleanup = on
+);
+
+CREATE FUNCTION {schema}.send_to_tenant(
+    p_tenant text,
+    p_queue text,
+    p_rank smallint,
+    p_delay interval,
+    p_at timestamptz,
+    p_key text,
+    p_max_attempts integer,
+    p_headers text,
+    p_body text,
+    p_data bytea,
+    OUT seq bigint,
+    OUT host text
+)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz;
+BEGIN
+    INSERT INTO {schema}.owners AS o (tenant, since, last_seq, due_at)
+    VALUES (
+        p_tenant, clock_timestamp(), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, clock_timestamp()
+    )
+    ON CONFLICT (tenant) DO UPDATE
+    SET last_seq = GREATEST(o.last_seq + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+        due_at = COALESCE(o.due_at, clock_timestamp())
+    RETURNING o.last_seq, o.host INTO send_to_tenant.seq, send_to_tenant.host;
+    v_now := clock_timestamp();
+    INSERT INTO {schema}.outgoing (
+        tenant, seq, queue, rank, key, max_attempts, sent_at, visible_at, headers, body, data
+    )
+    VALUES (
+        p_tenant, send_to_tenant.seq, p_queue, p_rank, p_key, p_max_attempts, v_now,
+        CASE WHEN p_at IS NOT NULL THEN p_at WHEN p_delay > interval '0' THEN v_now + p_delay END,
+        p_headers, p_body, p_data
+    );
+END $$;
+
+-- Makes a host the owner of those of its tenants that have none, lets those of its own that failed be tried at
+-- once, and says which belong to another. Only rows that change are locked, and in one order.
+CREATE FUNCTION {schema}.meet_tenants(p_host text, p_tenants text[]) RETURNS TABLE (tenant text, host text)
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    INSERT INTO {schema}.owners (tenant, host, since)
+    SELECT n.tenant, p_host, clock_timestamp()
+    FROM unnest(p_tenants) AS n (tenant)
+    WHERE NOT EXISTS (SELECT FROM {schema}.owners AS o WHERE o.tenant = n.tenant)
+    ORDER BY n.tenant
+    ON CONFLICT DO NOTHING;
+    PERFORM
+    FROM {schema}.owners AS o
+    WHERE o.tenant = ANY (p_tenants) AND (o.host IS NULL OR (o.host = p_host AND o.failures > 0))
+    ORDER BY o.tenant
+    FOR UPDATE;
+    UPDATE {schema}.owners AS o
+    SET host = p_host,
+        since = CASE WHEN o.host IS NULL THEN clock_timestamp() ELSE o.since END,
+        failures = 0,
+        due_at = CASE WHEN o.due_at IS NOT NULL THEN clock_timestamp() END
+    WHERE o.tenant = ANY (p_tenants) AND (o.host IS NULL OR (o.host = p_host AND o.failures > 0));
+    RETURN QUERY
+    SELECT o.tenant, o.host
+    FROM {schema}.owners AS o
+    WHERE o.tenant = ANY (p_tenants) AND o.host <> p_host
+    ORDER BY o.tenant;
+END $$;
+
+-- Held by a delivery from before it reads until after the tenant's file has what it read: whoever moves or forgets
+-- the tenant waits for it, so that the old host writes nothing once the move is committed. Those who send do not.
+CREATE FUNCTION {schema}.delivery_lock(p_tenant text) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT hashtextextended('{schema}.delivery.' || p_tenant, 0)
+$$;
+
+-- Returns the owner before; NULL if there was none.
+CREATE FUNCTION {schema}.assign_tenant(p_tenant text, p_host text) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_before text;
+BEGIN
+    PERFORM pg_advisory_xact_lock({schema}.delivery_lock(p_tenant));
+    SELECT o.host INTO v_before FROM {schema}.owners AS o WHERE o.tenant = p_tenant FOR UPDATE;
+    INSERT INTO {schema}.owners AS o (tenant, host, since)
+    VALUES (p_tenant, p_host, clock_timestamp())
+    ON CONFLICT (tenant) DO UPDATE
+    SET host = p_host,
+        since = CASE WHEN o.host IS NOT DISTINCT FROM p_host THEN o.since ELSE clock_timestamp() END,
+        failures = 0,
+        failure = NULL,
+        due_at = CASE WHEN o.due_at IS NOT NULL THEN clock_timestamp() END;
+    RETURN v_before;
+END $$;
+
+-- Removes a tenant's owner and what waits for it; returns how many messages, or NULL if there was nothing.
+CREATE FUNCTION {schema}.forget_tenant(p_tenant text) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_count bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock({schema}.delivery_lock(p_tenant));
+    DELETE FROM {schema}.owners AS o WHERE o.tenant = p_tenant;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    DELETE FROM {schema}.outgoing AS m WHERE m.tenant = p_tenant;
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    RETURN v_count;
+END $$;
+
+-- Ends a delivery: p_mark is up to where the tenant's file has all. What lies there is deleted, the tenant goes to
+-- the end of the line while more waits, and behind a pause when it failed.
+CREATE FUNCTION {schema}.finish_delivery(p_host text, p_tenant text, p_mark bigint, p_failure text) RETURNS void
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    v_delivered bigint;
+    v_failures integer;
+    v_waits boolean;
+BEGIN
+    SELECT o.delivered_seq, o.failures INTO v_delivered, v_failures
+    FROM {schema}.owners AS o
+    WHERE o.tenant = p_tenant AND o.host = p_host
+    FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    DELETE FROM {schema}.outgoing AS m WHERE m.tenant = p_tenant AND m.seq > v_delivered AND m.seq <= p_mark;
+    v_delivered := GREATEST(v_delivered, p_mark);
+    v_waits := EXISTS (SELECT FROM {schema}.outgoing AS m WHERE m.tenant = p_tenant AND m.seq > v_delivered);
+    v_failures := CASE WHEN p_failure IS NULL THEN 0 ELSE v_failures + 1 END;
+    UPDATE {schema}.owners AS o
+    SET delivered_seq = v_delivered,
+        -- A file may have more than this database knows that it sent, after a failover: what is sent from now on
+        -- comes behind that.
+        last_seq = GREATEST(o.last_seq, p_mark),
+        failures = v_failures,
+        failure = p_failure,
+        due_at = CASE
+            WHEN v_waits THEN clock_timestamp() + interval '0.5 s' * LEAST(120, 2 ^ LEAST(v_failures, 10) - 1)
+        END
+    WHERE o.tenant = p_tenant;
+END $$;
+
+-- Returns what waits for the tenants of a host whose turn it is, in the order of their places, and locks those
+-- tenants' deliveries until the transaction ends; those that another deliverer has are left to it. A message is
+-- returned however large, if it is the first. A tenant alone, without a place: nothing waits, its turn is to end.
+CREATE FUNCTION {schema}.begin_delivery(
+    p_host text,
+    p_tenants integer,
+    p_tenant_rows integer,
+    p_rows integer,
+    p_bytes bigint
+) RETURNS SETOF {schema}.outgoing
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    -- A variable, since a volatile function cannot bound an index scan.
+    v_now timestamptz := clock_timestamp();
+    v_tenant text;
+    v_delivered bigint;
+    v_message {schema}.outgoing;
+    v_size bigint;
+    v_rows integer := p_rows;
+    v_bytes bigint := p_bytes;
+    v_found boolean;
+BEGIN
+    FOR v_tenant IN
+        SELECT o.tenant
+        FROM {schema}.owners AS o
+        WHERE o.host = p_host AND o.due_at <= v_now
+        ORDER BY o.due_at
+        LIMIT p_tenants
+    LOOP
+        CONTINUE WHEN NOT pg_try_advisory_xact_lock({schema}.delivery_lock(v_tenant));
+        -- Behind the lock: a move or another delivery may have come in between.
+        SELECT o.delivered_seq INTO v_delivered
+        FROM {schema}.owners AS o
+        WHERE o.tenant = v_tenant AND o.host = p_host AND o.due_at <= v_now;
+        CONTINUE WHEN NOT FOUND;
+        v_found := false;
+        FOR v_message IN
+            SELECT m.*
+            FROM {schema}.outgoing AS m
+            WHERE m.tenant = v_tenant AND m.seq > v_delivered
+            ORDER BY m.seq
+            LIMIT LEAST(p_tenant_rows, v_rows)
+        LOOP
+            v_found := true;
+            v_size := COALESCE(octet_length(v_message.body), octet_length(v_message.data));
+            IF v_size > v_bytes AND v_rows < p_rows THEN
+                RETURN;
+            END IF;
+            v_bytes := v_bytes - v_size;
+            v_rows := v_rows - 1;
+            RETURN NEXT v_message;
+        END LOOP;
+        IF NOT v_found THEN
+            v_message := NULL;
+            v_message.tenant := v_tenant;
+            RETURN NEXT v_message;
+        END IF;
+        EXIT WHEN v_rows <= 0;
+    END LOOP;
+END $$;
+
+-- name: version_4
 -- Queues that tenants share: they take turns, and leases are limited, over all and for each tenant. What waits
 -- in such a queue lies in `waiting`, by tenant, and comes to the hot table when it is claimed, so that the hot
 -- table has no more rows of the queue than leases, which can be counted. Every other queue is as it was.

@@ -21,6 +21,7 @@ COMMANDS = {
     "dead": "dead",
     "pause": "queues",
     "resume": "queues",
+    "limit": "queues",
     "reap": "queues",
     "purge": "queues",
     "path": "tenants",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+import click
 import msgspec
 
 from tenantq import InvalidArgument, PayloadError
@@ -20,7 +23,7 @@ from tenantq.naming import check_name, check_tenant_id
 from tenantq.payload import encode_payload
 from tenantq_tools.cli._lines import MAX_LINE_BYTES, Line
 
-__all__ = ["Entry", "EntryParser", "Options", "check_entry", "parse_moment"]
+__all__ = ["Entry", "EntryParser", "Options", "check_entry", "parse_moment", "parse_payload"]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,3 +129,21 @@ def _decode(text: bytes) -> Any:
         return msgspec.json.decode(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as exc:
         raise PayloadError(f"the line is not JSON: {exc}") from exc
+
+
+def parse_payload(argument: str, *, text: bool, raw: bool) -> object:
+    """Return the payload that an argument of the command is; - stands for standard input."""
+    data = sys.stdin.buffer.read() if argument == "-" else os.fsencode(argument)
+    if text and raw:
+        raise click.UsageError("a payload is either --text or --raw")
+    if raw:
+        return data
+    try:
+        return data.decode() if text else msgspec.json.decode(data)
+    except UnicodeDecodeError as exc:
+        raise PayloadError(f"the payload is not text in UTF-8: {exc}", hint="--raw sends bytes") from exc
+    except (msgspec.MsgspecError, RecursionError) as exc:
+        raise PayloadError(
+            f"the payload is not JSON: {exc}",
+            hint="--text sends text as a JSON string, --raw sends bytes; in JSON a string has double quotes",
+        ) from exc

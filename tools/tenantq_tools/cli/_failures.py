@@ -23,20 +23,34 @@ from tenantq.errors import (
 from tenantq_tools.cli._output import printable
 from tenantq_tools.embedded import EmbeddedPostgresMissing
 
-__all__ = ["POSTGRES", "PROBLEM", "STATUSES", "STORE", "USAGE", "Failing", "report"]
+__all__ = [
+    "POSTGRES",
+    "PROBLEM",
+    "STATUSES",
+    "STORE",
+    "TOO_FEW_SAMPLES",
+    "USAGE",
+    "WARNING",
+    "Failing",
+    "report",
+]
 
 PROBLEM = 1
 USAGE = 2
 STORE = 3
 POSTGRES = 4
+WARNING = 5
+TOO_FEW_SAMPLES = 6
 INTERRUPTED = 130
 
 STATUSES = {
     0: "done",
-    PROBLEM: "a problem was found: damage, refused lines, an unknown tenant, part of the work not done",
+    PROBLEM: "a problem was found: damage, refused lines, an unknown tenant, work not all done, ill health",
     USAGE: "wrong usage: an option, an argument, a payload, the worker's app, or a missing extra",
     STORE: "the store or a tenant's file cannot be read or written",
     POSTGRES: "Postgres cannot be reached, or refuses",
+    WARNING: "`bridge health` has a warning",
+    TOO_FEW_SAMPLES: "`bridge health` has not enough samples yet to tell",
     INTERRUPTED: "interrupted",
 }
 """What each exit status says."""

@@ -12,9 +12,20 @@ from typing import Any
 import click
 import msgspec
 
-from tenantq import Message
+from tenantq import Message, UndeliverableEvent
+from tenantq.clock import to_datetime
 
-__all__ = ["describe", "json_line", "note", "paint", "print_json", "print_table", "printable", "shorten"]
+__all__ = [
+    "describe",
+    "describe_event",
+    "json_line",
+    "note",
+    "paint",
+    "print_json",
+    "print_table",
+    "printable",
+    "shorten",
+]
 
 _NOT_ASCII = re.compile(r"[^\x20-\x7e]")
 
@@ -53,16 +64,33 @@ def describe(message: Message[Any]) -> dict[str, object]:
         "visible_at": message.visible_at.isoformat(),
         "error": message.error,
     }
-    if isinstance(message.body, bytes):
-        described["payload_base64"] = base64.b64encode(message.body).decode()
-        return described
+    return described | _payload(message.body)
+
+
+def describe_event(tenant: str, event: UndeliverableEvent) -> dict[str, object]:
+    """Return an event that Postgres refused as the JSON form has it; the payload as in `describe`."""
+    described: dict[str, object] = {
+        "tenant": tenant,
+        "place": event.seq,
+        "event_id": event.event_id,
+        "topic": event.topic,
+        "priority": event.priority,
+        "max_attempts": event.max_attempts,
+        "headers": {} if event.headers is None else msgspec.Raw(event.headers.encode()),
+        "emitted_at": to_datetime(event.emitted_ns).isoformat(),
+        "refused_at": to_datetime(event.refused_ns).isoformat(),
+        "error": event.error,
+    }
+    return described | _payload(event.body)
+
+
+def _payload(body: str | bytes) -> dict[str, object]:
+    if isinstance(body, bytes):
+        return {"payload_base64": base64.b64encode(body).decode()}
     try:
-        compact = msgspec.json.format(message.body.encode(), indent=-1)
+        return {"payload": msgspec.Raw(msgspec.json.format(body.encode(), indent=-1))}
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
-        described["payload_text"] = message.body
-    else:
-        described["payload"] = msgspec.Raw(compact)
-    return described
+        return {"payload_text": body}
 
 
 def json_line(value: object) -> str:

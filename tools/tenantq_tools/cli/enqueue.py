@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import stat
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -15,11 +14,11 @@ from typing import Any, BinaryIO
 import click
 import msgspec
 
-from tenantq import PayloadError, Store, TenantqError
+from tenantq import Store, TenantqError
 from tenantq.arguments import DEFAULT_MAX_ATTEMPTS
 from tenantq.naming import check_tenant_id
 from tenantq_tools.cli._batches import Batches
-from tenantq_tools.cli._entries import Entry, EntryParser, Options, check_entry, parse_moment
+from tenantq_tools.cli._entries import Entry, EntryParser, Options, check_entry, parse_moment, parse_payload
 from tenantq_tools.cli._failures import PROBLEM
 from tenantq_tools.cli._lines import Line, read_lines
 from tenantq_tools.cli._options import open_store, with_json, with_store
@@ -128,7 +127,7 @@ def enqueue(
     if source is None:
         if tenant is None or queue is None or payload is None:
             raise click.UsageError("give TENANT QUEUE PAYLOAD, or --file FILE", ctx)
-        value = _payload(payload, text=text, raw=raw)
+        value = parse_payload(payload, text=text, raw=raw)
         _enqueue_one(store_path, tenant, queue, value, options, create=not existing, as_json=as_json)
         return
     if tenant is not None or text or raw or options.key is not None:
@@ -159,23 +158,6 @@ def enqueue(
         load.print(as_json=as_json)
     if load.refused or load.stopping.is_set():
         ctx.exit(PROBLEM)
-
-
-def _payload(argument: str, *, text: bool, raw: bool) -> object:
-    data = sys.stdin.buffer.read() if argument == "-" else os.fsencode(argument)
-    if text and raw:
-        raise click.UsageError("a payload is either --text or --raw")
-    if raw:
-        return data
-    try:
-        return data.decode() if text else msgspec.json.decode(data)
-    except UnicodeDecodeError as exc:
-        raise PayloadError(f"the payload is not text in UTF-8: {exc}", hint="--raw sends bytes") from exc
-    except (msgspec.MsgspecError, RecursionError) as exc:
-        raise PayloadError(
-            f"the payload is not JSON: {exc}",
-            hint="--text sends text as a JSON string, --raw sends bytes; in JSON a string has double quotes",
-        ) from exc
 
 
 def _enqueue_one(

@@ -1,4 +1,4 @@
-"""`tenantq pause`, `resume`, `reap` and `purge`: what an operator does to a queue."""
+"""`tenantq pause`, `resume`, `limit`, `reap` and `purge`: what an operator does to a queue."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ import click
 from tenantq_tools.cli._options import confirm, open_store, with_json, with_store, with_yes
 from tenantq_tools.cli._output import print_json, printable
 
-__all__ = ["pause", "purge", "reap", "resume"]
+__all__ = ["limit", "pause", "purge", "reap", "resume"]
+
+
+def _depth(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
+    """Return a number of messages, None for `none`. The library says which numbers do."""
+    if value == "none":
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is neither a number nor none", ctx, param) from None
 
 
 @click.command()
@@ -44,6 +54,35 @@ def resume(*, tenant: str, queue: str, store_path: str, as_json: bool) -> None:
     with open_store(store_path) as store:
         store.tenant(tenant, create=False).resume(queue)
     _say(tenant, queue, "paused", False, as_json=as_json)
+
+
+@click.command()
+@click.argument("tenant")
+@click.argument("queue", required=False)
+@click.option(
+    "--max-depth", callback=_depth, required=True, metavar="N|none", help="How many messages it may hold."
+)
+@with_store()
+@with_json
+def limit(*, tenant: str, queue: str | None, max_depth: int | None, store_path: str, as_json: bool) -> None:
+    """Let a queue hold no more than N messages, or any number.
+
+    Without QUEUE: all queues of the tenant together. Messages that wait or are claimed count. Where there is no
+    room an enqueue waits or fails, in every process and from now on; what is in stays in. `none` removes the
+    bound: a queue without one has that of the application's store, if it sets any.
+
+    \b
+    Examples:
+      tenantq limit acme report.build --max-depth 10000
+      tenantq limit acme --max-depth none
+    """
+    with open_store(store_path) as store:
+        store.tenant(tenant, create=False).limit(queue, max_depth=max_depth)
+    if as_json:
+        print_json({"tenant": tenant, "queue": queue, "max_depth": max_depth})
+    else:
+        where = "all queues together" if queue is None else f"queue {printable(queue)}"
+        click.echo(f"{printable(tenant)}: {where}: {'no bound' if max_depth is None else f'at most {max_depth}'}")
 
 
 @click.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from tenantq import Store, TenantqError
+from tenantq import Store, TenantqError, TenantStats
 from tenantq_tools.cli._failures import PROBLEM, report
 from tenantq_tools.cli._options import open_store, with_json, with_store
 from tenantq_tools.cli._output import note, print_json, print_table, printable
@@ -13,6 +13,9 @@ from tenantq_tools.cli._overview import Overview, numbers, print_header, print_r
 from tenantq_tools.cli._progress import progress
 
 __all__ = ["stats"]
+
+LOAD = ("utilisation", "utilisation_minute", "headroom", "operations_per_second", "capacity")
+"""What is said of one tenant's file beside what it holds."""
 
 
 class Totals(msgspec.Struct, kw_only=True):
@@ -51,6 +54,7 @@ def stats(ctx: click.Context, *, tenant: str | None, store_path: str, as_json: b
 
     ready: claimable now. scheduled: later. claimed: under a lease. dead: dead letters. outbox: events that
     Postgres is not known to have. oldest_age: seconds that the oldest ready message has been claimable.
+    headroom: how far the file is from having a writer at every moment, by all processes of this host.
 
     \b
     Examples:
@@ -68,14 +72,30 @@ def _print_tenant(store: Store, tenant_id: str, *, as_json: bool) -> None:
     found = store.tenant(tenant_id, create=False).stats()
     row = Overview.of(found)
     if as_json:
-        print_json({**msgspec.structs.asdict(row), "queues": found.queues})
+        load = {name: getattr(found, name) for name in LOAD}
+        print_json(
+            {
+                **msgspec.structs.asdict(row),
+                **load,
+                "max_depth": found.max_depth,
+                "queues": found.queues,
+                "warnings": found.warnings,
+            }
+        )
         return
+    _warn(found)
     print_header()
     print_row(row)
+    click.echo()
+    capacity = "" if found.capacity is None else f", capacity at least {found.capacity:,.0f}/s"
+    click.echo(
+        f"headroom {found.headroom:.0%}: utilisation {found.utilisation:.0%} now, "
+        f"{found.utilisation_minute:.0%} over a minute, {found.operations_per_second:,.0f} operations/s{capacity}"
+    )
     if found.queues:
         click.echo()
         print_table(
-            ("READY", "SCHEDULED", "CLAIMED", "DEAD", "OLDEST_AGE", "PAUSED", "QUEUE"),
+            ("READY", "SCHEDULED", "CLAIMED", "DEAD", "OLDEST_AGE", "MAX_DEPTH", "PAUSED", "QUEUE"),
             [
                 (
                     queue.ready,
@@ -83,12 +103,18 @@ def _print_tenant(store: Store, tenant_id: str, *, as_json: bool) -> None:
                     queue.claimed,
                     queue.dead,
                     None if queue.oldest_age is None else f"{queue.oldest_age:.1f}",
+                    queue.max_depth,
                     "yes" if queue.is_paused else None,
                     queue.queue,
                 )
                 for queue in found.queues
             ],
         )
+
+
+def _warn(found: TenantStats) -> None:
+    for warning in found.warnings:
+        note(f"tenantq: warning: {printable(found.tenant)}: {warning}")
 
 
 def _print_all(store: Store, *, as_json: bool) -> bool:
@@ -101,11 +127,13 @@ def _print_all(store: Store, *, as_json: bool) -> bool:
     with progress("reading tenants", len(ids)) as advance:
         for tenant_id in ids:
             try:
-                row = Overview.of(store.tenant(tenant_id).stats())
+                found = store.tenant(tenant_id).stats()
             except TenantqError as exc:
                 report(exc)
                 totals.unreadable += 1
             else:
+                _warn(found)
+                row = Overview.of(found)
                 totals.add(row)
                 rows.append(row) if as_json else print_row(row)
             advance(1)

@@ -1,0 +1,168 @@
+"""Turns between processes: who waits for a tenant's file says so, and who has had it long enough makes way.
+
+SQLite's lock has no line: whoever asks first after a commit gets it, and that is the process that has just
+committed. The store's board has a slot for every few tenants. A process that finds a file locked writes there that
+it waits, tries again a few times, and then sleeps on the slot (a futex, where the system has one). One that has
+committed reads the slot. While somebody waits it wakes the one that has slept longest, which then tries in short
+steps; and when its own turn is over, it stands behind the others. So one process tries at a time, the others sleep
+in their order, and nobody is passed over.
+
+These are hints: SQLite's lock alone decides who writes. A process that is killed leaves nothing that another one
+would wait for, since every sleep is short; two tenants of one slot cost each other a short rest; and where the
+file cannot be made, processes wait at random as if it were not there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import random
+import sys
+import time
+
+__all__ = ["Turn", "random_wait"]
+
+TURN_NS = 2_000_000
+"""How long a process may commit transaction after transaction while another one waits."""
+
+REST_SECONDS = 0.002
+"""How long it makes way then, at most: the next in line has tried by then, if there still is one."""
+
+TRY_SECONDS = (0.0002, 0.0022)
+"""A random wait between two tries. SQLite's own ladder starves some of many processes."""
+
+NEXT_SECONDS = (0.0001, 0.0003)
+"""The same for the one that was woken: the lock is about to be free."""
+
+NEXT_TRIES = 50
+"""After so many in vain it sleeps again: the transaction is a long one."""
+
+FIRST_TRIES = 2
+"""So many of a process that has only begun to wait come soon: most transactions are over by then."""
+
+SLEEP_SECONDS = (0.010, 0.020)
+"""A sleep in the line ends by itself after this, for locks that wake nobody: a killed process's, a shell's."""
+
+STALE_NS = 30_000_000
+"""Who waits says so again at each try: an older word is of a process that is gone."""
+
+_SAID, _BELL = 0, 1
+"""Words of a slot: when somebody last said that it waits, and who; what they sleep on, and who had it last."""
+
+_NAME_BITS = 16
+_NAME = (1 << _NAME_BITS) - 1
+_FUTEX_WORD = 0xFFFF_FFFF
+
+_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}.get(platform.machine())
+"""The number of the system call; another machine sleeps without being woken."""
+
+_FUTEX_WAIT, _FUTEX_WAKE = 0, 1
+
+
+def random_wait(seconds: tuple[float, float], at_most: float) -> float:
+    """Return a random part of a range, so that processes do not try in step."""
+    return min(random.uniform(*seconds), at_most)
+
+
+class Turn:
+    """One connection's place among those that want the same file. For one thread at a time."""
+
+    def __init__(self, slot: memoryview) -> None:
+        self._words = slot.cast("Q")
+        self._futex = _futex_of(self._words[_BELL : _BELL + 1])
+        self._name = random.randrange(1, _NAME)
+        self._began_ns = 0
+        self._has_woken = False
+        self._rests_until = 0.0
+        self._tries_as_next = 0
+        self._is_in_line = False
+
+    def wait(self, tries: int, at_most: float) -> None:
+        """Wait between two tries for the lock: in the line, or, for one that is new or next in it, shortly."""
+        if self._tries_as_next:
+            self._tries_as_next -= 1
+            self._sleep(random_wait(NEXT_SECONDS, at_most))
+            return
+        is_new = self._futex is None or (tries < FIRST_TRIES and not self._is_in_line)
+        if self._sleep(random_wait(TRY_SECONDS if is_new else SLEEP_SECONDS, at_most)):
+            self._tries_as_next = NEXT_TRIES
+
+    @property
+    def is_over(self) -> bool:
+        """Whether another one is to go first now."""
+        if not self._rests_until:
+            return False
+        if time.monotonic() < self._rests_until:
+            return True
+        self._start()  # the others have had time enough
+        return False
+
+    def rest(self) -> None:
+        """Make way: stand behind those that wait."""
+        left = max(0.0, self._rests_until - time.monotonic())
+        self._start()
+        self._is_in_line = True
+        if self._sleep(left):
+            self._tries_as_next = NEXT_TRIES
+
+    def take(self) -> None:
+        """Say that this connection has the lock that it waited for."""
+        words = self._words
+        if words[_SAID] & _NAME == self._name:  # nobody else waits, as far as is known
+            words[_SAID] = 0
+        words[_BELL] = self._name << 32 | words[_BELL] & _FUTEX_WORD
+        self._tries_as_next = 0
+        self._is_in_line = False
+        self._start()
+
+    def end(self) -> None:
+        """Say that a transaction has ended; this is all that one costs where nobody waits."""
+        said = self._words[_SAID]
+        if not said or said & _NAME == self._name:
+            return
+        now = time.monotonic_ns()
+        if abs(now - said) > STALE_NS:  # what is of another boot may lie in the future
+            self._words[_SAID] = 0
+            return
+        is_over = now - self._began_ns >= TURN_NS
+        # One is awake at a time: another one only if that one has had its turn meanwhile.
+        if not self._has_woken or (is_over and self._words[_BELL] >> 32 != self._name):
+            self._has_woken = True
+            self._wake()
+        if is_over:
+            self._rests_until = now / 1e9 + REST_SECONDS
+
+    def _start(self) -> None:
+        self._began_ns = time.monotonic_ns()
+        self._has_woken = False
+        self._rests_until = 0.0
+
+    def _sleep(self, seconds: float) -> bool:
+        """Say that we wait, and sleep until woken, for so long at most; return whether somebody woke us."""
+        self._words[_SAID] = time.monotonic_ns() & ~_NAME | self._name
+        if self._futex is None:
+            time.sleep(seconds)
+            return False
+        bell = ctypes.c_uint32(self._words[_BELL] & _FUTEX_WORD)
+        until = _Timespec(int(seconds), int(seconds % 1 * 1e9))
+        return bool(_syscall(_FUTEX, self._futex, _FUTEX_WAIT, bell, ctypes.byref(until), None, 0) == 0)
+
+    def _wake(self) -> None:
+        self._words[_BELL] = self._name << 32 | (self._words[_BELL] + 1) & _FUTEX_WORD
+        if self._futex is not None:
+            _syscall(_FUTEX, self._futex, _FUTEX_WAKE, 1, None, None, 0)
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+_syscall = ctypes.CDLL(None).syscall
+_syscall.restype = ctypes.c_long
+
+
+def _futex_of(word: memoryview) -> ctypes.c_void_p | None:
+    """Return where sleepers sleep, good for as long as the word is; None where there is no such call."""
+    if _FUTEX is None or not sys.platform.startswith("linux") or sys.byteorder != "little":
+        return None
+    return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(word)))
