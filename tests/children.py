@@ -38,7 +38,7 @@ class Child:
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "bridge")])},
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None

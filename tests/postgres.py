@@ -34,7 +34,7 @@ FAST = (
 class PostgresServer:
     """One server on a socket in a directory of its own, run by a user that Postgres accepts."""
 
-    def __init__(self, binaries: Path, user: str | None) -> None:
+    def __init__(self, binaries: Path, user: str | None, *, standby_of: Path | None = None) -> None:
         self._binaries = binaries
         self._user = user
         self.directory = Path(tempfile.mkdtemp(prefix="tq-pg-", dir="/tmp"))
@@ -42,9 +42,21 @@ class PostgresServer:
         self._data = self.directory / "data"
         if user is not None:
             shutil.chown(self.directory, user)
-        self._run("initdb", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync", "-D", str(self._data))
+        if standby_of is None:
+            self._run("initdb", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync", "-D", str(self._data))
+        else:
+            self._copy(standby_of)
         self._template: str | None = None
         self.start()
+
+    def stop_and_copy(self) -> PostgresServer:
+        """Stop this server, and return a standby that has all that it had, and gets nothing more."""
+        self.stop("fast")
+        return PostgresServer(self._binaries, self._user, standby_of=self._data)
+
+    def promote(self) -> None:
+        """Make a standby the primary."""
+        self._run("pg_ctl", "-w", "-D", str(self._data), "promote")
 
     def start(self) -> None:
         """Start the server and wait until it takes connections."""
@@ -90,9 +102,16 @@ class PostgresServer:
 
     def close(self) -> None:
         """Stop the server and remove its files."""
-        with contextlib.suppress(subprocess.CalledProcessError):
+        with contextlib.suppress(AssertionError):  # it is stopped already
             self.stop("immediate")
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _copy(self, data: Path) -> None:
+        shutil.copytree(data, self._data)
+        (self._data / "standby.signal").touch()
+        if self._user is not None:
+            for path in (self._data, *self._data.rglob("*")):
+                shutil.chown(path, self._user)
 
     def _run(self, program: str, *arguments: str) -> None:
         environment = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C.UTF-8"}

@@ -27,8 +27,10 @@ from tenantq_bridge.deliverer import Deliverer
 from tenantq_bridge.delivery import SharedMessage
 from tenantq_bridge.diagnosis import Finding, Health, HealthVerdict
 from tenantq_bridge.errors import (
+    EventTooOld,
     MissingRights,
     PgmqMissing,
+    PoolerBetween,
     PostgresBusy,
     PostgresError,
     PostgresReadOnly,
@@ -44,6 +46,7 @@ from tenantq_bridge.errors import (
 )
 from tenantq_bridge.forwarder import Forwarder
 from tenantq_bridge.health import read_health, take_sample
+from tenantq_bridge.history import Acked
 from tenantq_bridge.horizon import HolderKind, SnapshotHolder
 from tenantq_bridge.maintenance import Maintenance
 from tenantq_bridge.outgoing import TenantOwner
@@ -51,16 +54,19 @@ from tenantq_bridge.pgmq import PgmqTarget
 from tenantq_bridge.presence import ForwarderStatus, running_forwarders
 from tenantq_bridge.queue import PostgresQueue
 from tenantq_bridge.series import Growth, HeapHealth, IndexHealth
+from tenantq_bridge.shares import Share
 from tenantq_bridge.states import ForwardingState
 from tenantq_bridge.stats import SharedStats
 from tenantq_bridge.subscriptions import Subscription
 from tenantq_bridge.target import Target
 
 __all__ = [
+    "Acked",
     "AutovacuumSettings",
     "BreakerState",
     "BreakerStatus",
     "Deliverer",
+    "EventTooOld",
     "Finding",
     "Forwarder",
     "ForwarderStatus",
@@ -75,6 +81,7 @@ __all__ = [
     "MissingRights",
     "PgmqMissing",
     "PgmqTarget",
+    "PoolerBetween",
     "PostgresBusy",
     "PostgresError",
     "PostgresQueue",
@@ -86,6 +93,7 @@ __all__ = [
     "SchemaNewer",
     "SchemaOutdated",
     "SessionRefused",
+    "Share",
     "SharedMessage",
     "SharedStats",
     "SnapshotHolder",

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 from tenantq.errors import TenantqError
 from tenantq_bridge._postgres import Database, Notifications
+from tenantq_bridge.errors import PoolerBetween
 
 __all__ = ["POLL_MAX", "POLL_MIN", "Bell"]
 
@@ -135,6 +136,9 @@ class Bell:
         while not self._stopping.is_set():
             try:
                 notifications = self._database.notifications(CHANNEL)
+            except PoolerBetween as exc:
+                logger.warning("claims that wait poll: %s", exc)
+                return
             except TenantqError as exc:
                 logger.warning("cannot listen for notifications: %s", exc)
                 self._stopping.wait(pause)

@@ -18,16 +18,18 @@ import os
 import re
 import select
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import psycopg
-from psycopg import conninfo, sql
+from psycopg import conninfo, rows, sql
 
 from tenantq.errors import InvalidArgument
 from tenantq.sqlfile import load_statements
 from tenantq_bridge.errors import (
     MissingRights,
+    PoolerBetween,
     PostgresBusy,
     PostgresError,
     PostgresReadOnly,
@@ -38,7 +40,7 @@ from tenantq_bridge.errors import (
     SessionRefused,
 )
 
-__all__ = ["Database", "Notifications", "OwnSession", "Session", "check_dsn"]
+__all__ = ["Database", "ForeignSession", "Notifications", "OwnSession", "Session", "check_dsn"]
 
 Row = tuple[Any, ...]
 Connection = psycopg.Connection[Row]
@@ -46,6 +48,8 @@ Connection = psycopg.Connection[Row]
 TRIES = 3
 """Of a call that may be run again: a restart can leave more than one dead connection behind."""
 
+ANSWER_TIMEOUT = 5.0
+"""Seconds that the listening session has for an answer."""
 CANCEL_TIMEOUT = 5.0
 
 _SCHEMA = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,47}")
@@ -133,6 +137,29 @@ class OwnSession(Session):
         """End the statement that runs, from another thread; it raises PostgresTimeout there."""
         with contextlib.suppress(psycopg.Error):  # it has ended, or will with its connection
             self._connection.cancel_safe(timeout=CANCEL_TIMEOUT)
+
+
+class ForeignSession:
+    """A transaction on the caller's own connection: the caller commits it, and gets the driver's own errors."""
+
+    def __init__(self, connection: object) -> None:
+        if not isinstance(connection, psycopg.Connection):
+            raise InvalidArgument(
+                f"{type(connection).__name__} is not a connection of psycopg 3",
+                hint="of SQLAlchemy pass `session.connection().connection.driver_connection`",
+            )
+        idle = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        if connection.autocommit and idle:
+            raise InvalidArgument(
+                "the connection commits each statement by itself",
+                hint="begin a transaction: `with connection.transaction():`",
+            )
+        self._connection: psycopg.Connection[Any] = connection
+
+    def run(self, statement: bytes, params: Mapping[str, Any]) -> list[Row]:
+        """Run a query and return its rows, whatever the connection makes of rows and placeholders."""
+        with psycopg.Cursor(self._connection, row_factory=rows.tuple_row) as cursor:
+            return cursor.execute(statement, params).fetchall()
 
 
 class Database:
@@ -287,15 +314,19 @@ class Database:
 
 
 class Notifications:
-    """A session that listens on one channel."""
+    """A session that listens on one channel, and is given up when it does not answer."""
 
     def __init__(self, connection: Connection, channel: str) -> None:
         self._connection = connection
         try:
-            connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
-        except psycopg.Error as exc:
+            # A pooler names its client a process that is not the session's. To LISTEN there would leave some
+            # session of the pooler listening, for whoever gets it next.
+            if self._ask(b"SELECT pg_backend_pid()") != b"%d" % connection.info.backend_pid:
+                raise PoolerBetween
+            self._ask(sql.SQL("LISTEN {}").format(sql.Identifier(channel)).as_bytes(None))
+        except PostgresError:
             connection.close()
-            raise _translated(exc) from exc
+            raise
 
     def wait(self, timeout: float) -> list[str]:
         """Return the payloads that came, at once when one does; empty when the time is over."""
@@ -306,11 +337,33 @@ class Notifications:
             raise _translated(exc) from exc
 
     def probe(self) -> None:
-        """Ask the server for a sign of life. Raises PostgresUnavailable when the session is gone."""
+        """Ask the server for a sign of life. Raises PostgresUnavailable when none comes in time."""
+        self._ask(b"SELECT")
+
+    def _ask(self, statement: bytes) -> bytes | None:
+        """Run a statement, and return the first value of its answer.
+
+        By hand, as the driver would wait for ever: what stands between may take the question and be silent.
+        """
+        pgconn = self._connection.pgconn
+        deadline = time.monotonic() + ANSWER_TIMEOUT
+        # Not select(), which takes no descriptor from 1024 on.
+        poll = select.poll()
+        poll.register(pgconn.socket, select.POLLIN)
+        value = None
         try:
-            self._connection.execute(b"SELECT")
+            pgconn.send_query(statement)
+            while pgconn.flush() or pgconn.is_busy():
+                if not poll.poll(max(deadline - time.monotonic(), 0) * 1_000):
+                    raise PostgresUnavailable("the listening session does not answer")
+                pgconn.consume_input()
+            while (result := pgconn.get_result()) is not None:
+                if result.status == psycopg.pq.ExecStatus.FATAL_ERROR:
+                    raise psycopg.errors.error_from_result(result)
+                value = result.get_value(0, 0)
         except psycopg.Error as exc:
             raise _translated(exc) from exc
+        return value
 
     def close(self) -> None:
         """End the session."""

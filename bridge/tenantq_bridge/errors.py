@@ -5,8 +5,10 @@ from __future__ import annotations
 from tenantq.errors import TenantqError
 
 __all__ = [
+    "EventTooOld",
     "MissingRights",
     "PgmqMissing",
+    "PoolerBetween",
     "PostgresBusy",
     "PostgresError",
     "PostgresReadOnly",
@@ -77,6 +79,18 @@ class PostgresTimeout(PostgresError):
 
 class PostgresRefused(PostgresError):
     """Postgres refused the data."""
+
+
+class PoolerBetween(PostgresError):
+    """A pooler stands before Postgres, which may not pass notifications on."""
+
+    default_hint = "pass listen=False; claims that wait then poll"
+
+
+class EventTooOld(PostgresError):
+    """The event was emitted so long ago that nobody knows any more whether it was applied."""
+
+    default_hint = "look whether its effect is there; Maintenance(applied_days=...) says how long it is known"
 
 
 class UnsupportedPostgres(PostgresError):

@@ -251,6 +251,7 @@ class Forwarder(Service):
         if self._losses != self._database.losses:
             # It may have been a failover: what the files think is in Postgres is compared, tenant by tenant.
             self._losses = self._database.losses
+            self._database.run(self._sql["open_seen_days"], repeatable=True)  # those that it had not got
             self._known.clear()
             self._line.add(self.store.tenants())
 

@@ -17,8 +17,9 @@ from tenantq.errors import InvalidArgument, LeaseLost
 from tenantq.message import Message
 from tenantq.naming import check_name
 from tenantq_bridge._bell import POLL_MAX, POLL_MIN, Bell
-from tenantq_bridge._postgres import Database, Row
+from tenantq_bridge._postgres import Database, ForeignSession, Row
 from tenantq_bridge.delivery import SharedMessage, message_of_row
+from tenantq_bridge.errors import EventTooOld
 from tenantq_bridge.schema import Schema
 
 __all__ = ["QueueLeases"]
@@ -41,6 +42,7 @@ class QueueLeases:
         self._backoff = backoff
         self._sql = database.statements("messages.sql")
         self._promoted: dict[str, float] = {}
+        self._served: dict[str, str] = {}
 
     def claim(
         self,
@@ -53,7 +55,8 @@ class QueueLeases:
     ) -> list[Message[Any]]:
         """Claim up to `limit` messages for `lease` seconds of the database's clock; each goes to one claimer.
 
-        Higher priority first, then the order in which they came to be claimable. `worker` is written beside
+        Higher priority first, then the order in which they came to be claimable; in a shared queue that is so
+        for each tenant, and the tenants take turns. `worker` is written beside
         them for people to read; the lease is held by the delivery. With `wait`, blocks for up to so many
         seconds until there is one. Raises PostgresUnavailable, SchemaMissing.
         """
@@ -89,18 +92,11 @@ class QueueLeases:
         check_seconds(delay, "delay")
         if delay == 0:
             self._settle(messages, self._end("release_messages", messages))
-        else:
+        elif messages:
             held = _in_order(messages)
-            self._schema.check()
-            with self._database.transaction() as session:
-                lost = [
-                    message.id
-                    for message in held
-                    if not session.run(self._sql["fail_message"], _failure(message, delay, None, counted=False))[
-                        0
-                    ][0]
-                ]
-            self._settle(messages, lost)
+            rows = self._run("delay_messages", _places(held) | {"delay": timedelta(seconds=delay)})
+            ended = {held[row[0] - 1].id for row in rows}
+            self._settle(messages, [message.id for message in messages if message.id not in ended])
         for queue in {message.queue for message in messages}:
             self._bell.ring(queue)
 
@@ -130,6 +126,36 @@ class QueueLeases:
             raise LeaseLost(lost=[message.id], tenant=message.tenant, queue=message.queue)
         message.lease_expires_ns = to_unix_ns(rows[0][0])
 
+    def apply_once(self, connection: object, message: Message[Any]) -> bool:
+        """Mark a message's event as applied in the caller's own transaction; False if it was applied before.
+
+        The effect belongs into the same transaction: both are committed, or neither, so that the event has its
+        effect exactly once however often and to how many workers at once it is delivered. Of two transactions
+        that apply one event the second waits for the first. Each queue that gets an event applies it once.
+
+            with psycopg.connect(dsn) as connection:
+                if queue.apply_once(connection, message):
+                    connection.execute("UPDATE accounts SET ...")
+            message.ack()
+
+        connection: of psycopg 3, in a transaction, to the database of this queue; its errors are the driver's.
+        Raises InvalidArgument for a message that is no event, and EventTooOld where the day is forgotten.
+        """
+        if message.event_id is None or message.tenant is None:
+            raise InvalidArgument(f"{message!r} is no event", hint="emit it in its tenant's file")
+        session = ForeignSession(connection)
+        self._schema.check()
+        params = {
+            "queue": message.queue,
+            "tenant": message.tenant,
+            "event_id": message.event_id,
+            "emitted_at": message.enqueued_at,
+        }
+        is_first: bool | None = session.run(self._sql["apply_event"], params)[0][0]
+        if is_first is None:
+            raise EventTooOld(f"event {message.event_id} is of {message.enqueued_at:%Y-%m-%d}")
+        return is_first
+
     def _run(
         self, name: str, params: dict[str, Any], *, binary: bool = False, repeatable: bool = False
     ) -> list[Row]:
@@ -149,10 +175,14 @@ class QueueLeases:
             "token": secrets.randbits(63),
             "worker": worker,
             "promote": promote,
+            # Where this process's turns of a shared queue go on; the first begin anywhere.
+            "after": self._served.get(queue),
         }
         # A claim whose reply was lost holds its messages until the lease ends; another one harms nothing.
         rows = self._run("claim_messages", params, binary=True, repeatable=True)
         messages = [message_of_row(self, row) for row in rows]
+        if messages:
+            self._served[queue] = messages[-1].tenant or ""
         messages.sort(key=lambda message: (message.rank, message.seq))
         return list[Message[Any]](messages)
 
@@ -160,14 +190,7 @@ class QueueLeases:
         """Run a batched statement on what is held; return the ids of those that were not."""
         if not messages:
             return []
-        held = _in_order(messages)
-        params = {
-            "queues": [message.queue for message in held],
-            "ranks": [message.rank for message in held],
-            "seqs": [message.seq for message in held],
-            "tokens": [message.lease_token for message in held],
-        }
-        ended = {row[0] for row in self._run(name, params)}
+        ended = {row[0] for row in self._run(name, _places(_in_order(messages)))}
         return [message.id for message in messages if message.id not in ended]
 
     def _fail(self, message: Message[Any], params: dict[str, Any]) -> None:
@@ -194,19 +217,26 @@ def _own(message: Message[Any]) -> SharedMessage[Any]:
     return message
 
 
+def _places(held: Sequence[SharedMessage[Any]]) -> dict[str, Any]:
+    return {
+        "queues": [message.queue for message in held],
+        "ranks": [message.rank for message in held],
+        "seqs": [message.seq for message in held],
+        "tokens": [message.lease_token for message in held],
+    }
+
+
 def _place(message: Message[Any]) -> dict[str, Any]:
     own = _own(message)
     return {"queue": own.queue, "rank": own.rank, "seq": own.seq, "token": own.lease_token}
 
 
-def _failure(
-    message: Message[Any], delay: float, error: str | None, *, dead: bool = False, counted: bool = True
-) -> dict[str, Any]:
+def _failure(message: Message[Any], delay: float, error: str | None, *, dead: bool = False) -> dict[str, Any]:
     return _place(message) | {
         "delay": timedelta(seconds=delay),
         "error": _clean(error),
         "dead": dead,
-        "counted": counted,
+        "counted": True,
     }
 
 

@@ -23,11 +23,13 @@ from tenantq.message import Message
 from tenantq.naming import check_name, check_tenant_id
 from tenantq.payload import encode_payload
 from tenantq_bridge._bell import Bell
-from tenantq_bridge._postgres import Database, Session
+from tenantq_bridge._postgres import Database, Row, Session
 from tenantq_bridge.delivery import message_of_row
+from tenantq_bridge.history import Acked, History
 from tenantq_bridge.leases import QueueLeases
 from tenantq_bridge.outgoing import Outgoing, TenantOwner
 from tenantq_bridge.schema import Schema
+from tenantq_bridge.shares import Share, Shares
 from tenantq_bridge.stats import SharedStats, stats_of_rows
 from tenantq_bridge.subscriptions import Subscription, Subscriptions
 from tenantq_bridge.target import Forwarded
@@ -60,7 +62,8 @@ class PostgresQueue(QueueLeases):
 
     dsn: a libpq connection string or URL; several hosts are tried for one that takes writes.
     schema: the Postgres schema of the tables.
-    listen: set to False behind a pooler in transaction mode, which cannot pass notifications on.
+    listen: set to False behind a pooler, which may not pass notifications on: claims that wait poll there. With
+        True they do so too, after a warning, as a pooler is noticed.
     """
 
     def __init__(
@@ -79,6 +82,8 @@ class PostgresQueue(QueueLeases):
         self._queues_sql = self.database.statements("queues.sql")
         self._forward_sql = self.database.statements("forwarding.sql")["forward_events"]
         self._subscriptions = Subscriptions(self.database, self.schema)
+        self._shares = Shares(self.database, self.schema)
+        self._history = History(self.database, self.schema)
         self.outgoing = Outgoing(self.database, self.schema, self._bell)
         """What waits for tenants' own files, for a deliverer."""
 
@@ -148,12 +153,16 @@ class PostgresQueue(QueueLeases):
         bodies = [encode_payload(payload) for payload in payloads]
         if not bodies:
             return []
-        self.schema.check()
-        ids: list[int] = []
-        with self.database.transaction() as session:
-            for chunk in _chunks(bodies):
-                rows = session.run(self._sql["enqueue_messages"], params | _payloads(chunk, None))
-                ids.extend(sorted(row[0] for row in rows))
+        statements = [params | _payloads(chunk, None) for chunk in _chunks(bodies)]
+        if len(statements) == 1:
+            # A statement commits by itself: one round trip instead of three.
+            ids = sorted(row[0] for row in self._run("enqueue_messages", statements[0]))
+        else:
+            self.schema.check()
+            with self.database.transaction() as session:
+                ids = []
+                for statement in statements:
+                    ids += sorted(row[0] for row in session.run(self._sql["enqueue_messages"], statement))
         self._bell.ring(queue)
         return ids
 
@@ -171,6 +180,42 @@ class PostgresQueue(QueueLeases):
     def subscriptions(self) -> list[Subscription]:
         """Return all subscriptions, by queue and pattern."""
         return self._subscriptions.list()
+
+    def share(
+        self, queue: str, *, max_claimed: int | None = None, max_claimed_per_tenant: int | None = None
+    ) -> None:
+        """Let tenants take turns in a queue, from now on, however much waits of one; again changes the limits.
+
+        max_claimed: messages of the queue that may be under a lease at once, over all workers and hosts.
+        max_claimed_per_tenant: those of one tenant.
+
+        A claim beyond a limit comes back short. A lease that ends, expired ones too, makes room; those from
+        before count. Priorities and order hold for each tenant. Returns when what waits already is placed by
+        tenant, in steps. Raises PostgresBusy when a long transaction is in the way: call it again.
+        """
+        self._shares.add(queue, max_claimed, max_claimed_per_tenant)
+        self._bell.ring(queue)
+
+    def unshare(self, queue: str) -> None:
+        """End a queue's limits at once; its tenants take turns until nothing waits. Then it is as any other."""
+        self._shares.remove(queue)
+        self._bell.ring(queue)
+
+    def shares(self) -> list[Share]:
+        """Return the shared queues and their limits, by queue."""
+        return self._shares.list()
+
+    def record(self, queue: str) -> None:
+        """Keep what is acked in a queue from now on, for the time that Maintenance has for it."""
+        self._history.add(queue)
+
+    def unrecord(self, queue: str) -> None:
+        """Keep no more of what is acked in a queue; what is kept stays for its time."""
+        self._history.remove(queue)
+
+    def recorded(self) -> list[str]:
+        """Return the queues of which what is acked is kept."""
+        return self._history.queues()
 
     # The way down, to a tenant's own file
 
@@ -234,18 +279,25 @@ class PostgresQueue(QueueLeases):
 
     # What an operator needs
 
+    def history(self, queue: str | None = None, *, tenant: str | None = None, limit: int = 100) -> list[Acked]:
+        """Return what was acked last in recorded queues, the latest first. Reads all that is kept."""
+        return self._history.list(queue, tenant, limit)
+
     def stats(self, queue: str | None = None) -> SharedStats:
         """Return how many messages there are, in all queues or one; exact, so it costs a look at each."""
         rows = self._operate("count_messages", {"queue": queue}, repeatable=True)
         return stats_of_rows(rows)
 
     def peek(self, queue: str, limit: int = 10) -> list[Message[Any]]:
-        """Return what waits in a queue without claiming it, in the order of the claims, then of the delays."""
+        """Return what waits in a queue without claiming it, in the order of the claims, then of the delays.
+
+        Of a shared queue, one tenant after the other.
+        """
         params = {"queue": check_name(queue), "limit": check_limit(limit)}
-        rows = self._run("peek_ready", params, binary=True, repeatable=True)
-        if len(rows) < limit:
-            rest = params | {"limit": limit - len(rows)}
-            rows += self._run("peek_delayed", rest, binary=True, repeatable=True)
+        rows: list[Row] = []
+        for where in ("peek_ready", "peek_waiting", "peek_delayed"):
+            if len(rows) < limit:
+                rows += self._run(where, params | {"limit": limit - len(rows)}, binary=True, repeatable=True)
         return [message_of_row(None, row) for row in rows]
 
     def dead_letters(self, queue: str | None = None, limit: int = 100) -> list[Message[Any]]:

@@ -7,7 +7,7 @@ from tenantq_bridge.errors import SchemaMissing, SchemaNewer, SchemaOutdated, Un
 
 __all__ = ["SCHEMA_VERSION", "Schema"]
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """What this program reads and writes."""
 
 OLDEST_SERVER = 140_000

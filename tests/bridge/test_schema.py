@@ -121,7 +121,10 @@ def test_an_older_schema_is_brought_up_and_keeps_what_is_in_it(
     with PostgresQueue(postgres_dsn) as queue, monkeypatch.context() as patched:
         patched.setattr("tenantq_bridge.schema.SCHEMA_VERSION", 1)
         queue.migrate()
-        queue.enqueue("q", 1)
+        queue.database.run(
+            b"SELECT tenantq.enqueue_messages('q', 0::smallint, '0', NULL, NULL, 5, NULL, NULL, ARRAY['1'], "
+            b"ARRAY[NULL]::bytea[])"
+        )
     with PostgresQueue(postgres_dsn) as queue:
         with pytest.raises(SchemaOutdated):
             queue.owners()
@@ -141,3 +144,23 @@ def test_the_hot_table_has_one_index_and_the_documents_settings(postgres_dsn: st
     assert indexes == [("ready_pkey",)]
     assert options is not None
     assert {"fillfactor=60", "autovacuum_vacuum_scale_factor=0.02"} <= set(options[0])
+
+
+def test_messages_of_the_first_version_are_claimed_after_the_migration(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with PostgresQueue(postgres_dsn) as queue, monkeypatch.context() as patched:
+        patched.setattr("tenantq_bridge.schema.SCHEMA_VERSION", 1)
+        queue.migrate()
+    with psycopg.connect(postgres_dsn) as connection:
+        connection.execute(
+            "SELECT tenantq.enqueue_messages('q', 0::smallint, '0', NULL, NULL, 5, NULL, NULL, ARRAY['1'], "
+            "ARRAY[NULL]::bytea[])"
+        )
+    with PostgresQueue(postgres_dsn) as queue:
+        with pytest.raises(SchemaOutdated):
+            queue.claim("q")
+        queue.migrate()
+        [message] = queue.claim("q")
+        assert message.payload == 1
+        message.ack()

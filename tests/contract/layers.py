@@ -28,6 +28,9 @@ SHIFT_TIMES = """
 WITH step AS (SELECT make_interval(secs => %(seconds)s) AS step),
 delayed AS (
     UPDATE tenantq.delayed SET visible_at = visible_at - step, enqueued_at = enqueued_at - step FROM step
+),
+waiting AS (
+    UPDATE tenantq.waiting SET visible_at = visible_at - step, enqueued_at = enqueued_at - step FROM step
 )
 UPDATE tenantq.ready
 SET leased_until = leased_until - step, visible_at = visible_at - step, enqueued_at = enqueued_at - step
@@ -167,10 +170,26 @@ def tenant(request: pytest.FixtureRequest) -> Iterator[Layer]:
         yield Layer(queue=acme, advance=clock.advance, bounded=bounded)
 
 
+class SharingQueue(PostgresQueue):
+    """A Postgres queue that shares each of its queues before it puts the first message there."""
+
+    def enqueue(self, queue: str, *arguments: Any, **options: Any) -> int:
+        self._share(queue)
+        return super().enqueue(queue, *arguments, **options)
+
+    def enqueue_many(self, queue: str, *arguments: Any, **options: Any) -> list[int]:
+        self._share(queue)
+        return super().enqueue_many(queue, *arguments, **options)
+
+    def _share(self, queue: str) -> None:
+        if all(share.queue != queue for share in self.shares()):
+            self.share(queue, max_claimed=100_000, max_claimed_per_tenant=100_000)
+
+
 @contextmanager
-def postgres(request: pytest.FixtureRequest) -> Iterator[Layer]:
+def postgres(request: pytest.FixtureRequest, kind: type[PostgresQueue] = PostgresQueue) -> Iterator[Layer]:
     dsn = request.getfixturevalue("migrated_dsn")
-    with PostgresQueue(dsn, backoff=BACKOFF) as queue, psycopg.connect(dsn, autocommit=True) as connection:
+    with kind(dsn, backoff=BACKOFF) as queue, psycopg.connect(dsn, autocommit=True) as connection:
 
         def advance(seconds: float) -> None:
             # The database's clock is nobody's to move: all that is compared with it moves the other way.
@@ -179,10 +198,17 @@ def postgres(request: pytest.FixtureRequest) -> Iterator[Layer]:
         yield Layer(queue=queue, advance=advance)
 
 
+@contextmanager
+def postgres_shared(request: pytest.FixtureRequest) -> Iterator[Layer]:
+    with postgres(request, SharingQueue) as layer:
+        yield layer
+
+
 Factory = Callable[[pytest.FixtureRequest], AbstractContextManager[Layer]]
 
 LAYERS = [
     pytest.param(memory, id="memory"),
     pytest.param(tenant, id="tenant"),
     pytest.param(postgres, id="postgres", marks=pytest.mark.postgres),
+    pytest.param(postgres_shared, id="postgres-shared", marks=pytest.mark.postgres),
 ]

@@ -24,6 +24,8 @@ COMMANDS: list[tuple[str, ...]] = [
     ("migrate",),
     ("subscribe", "audit", "*"),
     ("unsubscribe", "audit", "*"),
+    ("share", "audit"),
+    ("unshare", "audit"),
     ("status",),
     ("health",),
     ("send", "acme", "note", "1"),
@@ -319,3 +321,13 @@ def test_without_a_dsn_the_command_asks_for_one(tq: StoreCommand, arguments: tup
 def test_a_forwarder_on_a_store_that_is_not_there_is_an_error(tq: StoreCommand) -> None:
     assert "there is no store at" in tq("bridge", "run", "--postgres", AWAY, status=3).stderr
     assert not tq.path.exists()
+
+
+def test_a_queue_is_shared_with_its_limits_until_that_is_ended(shared: BridgeCommand) -> None:
+    said = shared.bridge("share", "audit", "--max-claimed", "3")
+    assert said == {"queue": "audit", "shared": True, "max_claimed": 3, "max_claimed_per_tenant": None}
+    with PostgresQueue(shared.dsn) as queue:
+        queue.enqueue_many("audit", range(9))
+        assert len(queue.claim("audit", 9)) == 3
+        assert shared.bridge("unshare", "audit") == {"queue": "audit", "shared": False}
+        assert len(queue.claim("audit", 9)) == 6

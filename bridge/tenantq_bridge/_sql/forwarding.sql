@@ -92,3 +92,4 @@ FROM {schema}.forward_events(
     %(tenants)s::text[], %(file_ids)s::text[], %(epochs)s::integer[], %(prev_seqs)s::bigint[],
     %(prev_event_ids)s::text[], %(last_seqs)s::bigint[], %(last_event_ids)s::text[], %(deduped)s::text[]
 ) AS f
+CROSS JOIN LATERAL {schema}.place_inserted(f.queues, 0)

@@ -34,3 +34,14 @@ SELECT {schema}.reap_messages(%(limit)s::integer, true)
 
 -- name: open_seen_days
 SELECT {schema}.open_seen_days()
+
+-- name: place_messages
+-- Those of a shared queue that came by another way than an enqueue or an event.
+SELECT {schema}.place_messages(%(queue)s, 0, %(limit)s::bigint, 0)
+
+-- name: open_applied_days
+SELECT {schema}.open_applied_day(((clock_timestamp() AT TIME ZONE 'UTC')::date + d.days)::date)
+FROM generate_series(0, 1) AS d (days)
+
+-- name: drop_applied_days
+SELECT {schema}.drop_applied_days(%(days)s::integer)

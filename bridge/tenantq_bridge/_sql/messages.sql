@@ -2,17 +2,24 @@
 -- message are listed in one order everywhere, which tenantq_bridge.delivery reads.
 
 -- name: enqueue_messages
-SELECT {schema}.enqueue_messages(
-    %(queue)s, %(rank)s::smallint, %(delay)s::interval, %(at)s::timestamptz, %(key)s, %(max_attempts)s::integer,
-    %(tenant)s, %(headers)s, %(bodies)s::text[], %(datas)s::bytea[]
+WITH enqueued AS MATERIALIZED (
+    SELECT {schema}.enqueue_messages(
+        %(queue)s, %(rank)s::smallint, %(delay)s::interval, %(at)s::timestamptz, %(key)s,
+        %(max_attempts)s::integer, %(tenant)s, %(headers)s, %(bodies)s::text[], %(datas)s::bytea[]
+    ) AS id
+),
+placed AS MATERIALIZED (
+    SELECT {schema}.place_inserted(ARRAY[%(queue)s::text], f.id) FROM (SELECT min(e.id) AS id FROM enqueued AS e) AS f
 )
+SELECT e.id FROM enqueued AS e CROSS JOIN placed
 
 -- name: claim_messages
 SELECT
     m.id, m.queue, m.rank, m.seq, m.tenant, m.topic, m.event_id, m.key, m.attempts, m.max_attempts,
     m.enqueued_at, m.visible_at, m.leased_until, m.lease_token, m.headers, m.body, m.data, m.error
 FROM {schema}.claim_messages(
-    %(queue)s, %(limit)s::integer, %(lease)s::interval, %(token)s::bigint, %(worker)s, %(promote)s::boolean
+    %(queue)s, %(limit)s::integer, %(lease)s::interval, %(token)s::bigint, %(worker)s, %(promote)s::boolean,
+    %(after)s
 ) AS m
 
 -- name: ack_messages
@@ -29,6 +36,13 @@ SELECT {schema}.fail_message(
     %(dead)s::boolean, %(counted)s::boolean
 )
 
+-- name: delay_messages
+-- Gives several back at once, none with an attempt counted.
+SELECT h.place
+FROM unnest(%(queues)s::text[], %(ranks)s::smallint[], %(seqs)s::bigint[], %(tokens)s::bigint[])
+    WITH ORDINALITY AS h (queue, rank, seq, token, place)
+WHERE {schema}.fail_message(h.queue, h.rank, h.seq, h.token, %(delay)s::interval, NULL, false, false)
+
 -- name: extend_lease
 UPDATE {schema}.ready AS r
 SET leased_until = clock_timestamp() + %(seconds)s::interval
@@ -42,6 +56,15 @@ SELECT
 FROM {schema}.ready AS m
 WHERE m.queue = %(queue)s AND (m.leased_until IS NULL OR m.leased_until <= clock_timestamp())
 ORDER BY m.rank, m.seq
+LIMIT %(limit)s
+
+-- name: peek_waiting
+SELECT
+    m.id, m.queue, m.rank, m.seq, m.tenant, m.topic, m.event_id, m.key, m.attempts, m.max_attempts,
+    m.enqueued_at, m.visible_at, NULL::timestamptz, NULL::bigint, m.headers, m.body, m.data, m.error
+FROM {schema}.waiting AS m
+WHERE m.queue = %(queue)s
+ORDER BY m.tenant_hash, m.rank, m.seq
 LIMIT %(limit)s
 
 -- name: peek_delayed
@@ -67,3 +90,6 @@ SELECT {schema}.redrive_messages(%(ids)s::bigint[], %(queue)s)
 
 -- name: ring_queue
 SELECT pg_notify(%(channel)s, %(queue)s)
+
+-- name: apply_event
+SELECT {schema}.apply_event(%(queue)s, %(tenant)s, %(event_id)s::uuid, %(emitted_at)s::timestamptz)

@@ -1136,3 +1136,696 @@ BEGIN
         EXIT WHEN v_rows <= 0;
     END LOOP;
 END $$;
+
+-- name: version_4
+-- Queues that tenants share: they take turns, and leases are limited, over all and for each tenant. What waits
+-- in such a queue lies in `waiting`, by tenant, and comes to the hot table when it is claimed, so that the hot
+-- table has no more rows of the queue than leases, which can be counted. Every other queue is as it was.
+--
+--     enqueue, forward, promote ──> ready ──place──> waiting ──claim (with its lease)──> ready ──ack──> gone
+--                                     ^                                                    │
+--                                     └──────────────────release, nack, expired────────────┘
+--
+-- A message keeps its seq on the way to `waiting` and back: it keeps its place among its tenant's. A lane's
+-- floor therefore stays where it is as long as its queue is shared.
+CREATE TABLE {schema}.shared_queues (
+    queue text COLLATE "C" PRIMARY KEY,
+    -- sorting: what waited when it came to be shared is being placed, and all that comes stays behind it.
+    -- ending: not limited any more; an ordinary queue when nothing waits.
+    state text COLLATE "C" NOT NULL CHECK (state IN ('sorting', 'open', 'ending')),
+    max_claimed integer CHECK (max_claimed > 0),
+    max_claimed_per_tenant integer CHECK (max_claimed_per_tenant > 0),
+    shared_at timestamptz NOT NULL
+) WITH (
+    fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+CREATE TABLE {schema}.waiting (
+    queue text COLLATE "C" NOT NULL,
+    -- Spread evenly, so that a claim that begins anywhere begins at no tenant more often than at another. Two
+    -- tenants of one hash would take turns as one.
+    tenant_hash bigint NOT NULL,
+    rank smallint NOT NULL,
+    seq bigint NOT NULL,
+    id bigint NOT NULL,
+    tenant text COLLATE "C",
+    topic text COLLATE "C",
+    event_id uuid,
+    key text COLLATE "C",
+    attempts integer NOT NULL DEFAULT 0,
+    max_attempts integer NOT NULL,
+    enqueued_at timestamptz NOT NULL,
+    visible_at timestamptz NOT NULL,
+    headers text,
+    body text,
+    data bytea,
+    error text,
+    PRIMARY KEY (queue, tenant_hash, rank, seq)
+) WITH (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
+    vacuum_index_cleanup = on
+);
+
+-- Never negative, so that -1 is before all.
+CREATE FUNCTION {schema}.hash_tenant(p_tenant text) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN hashtextextended(COALESCE(p_tenant, '') COLLATE "C", 0) & 9223372036854775807;
+
+-- Moves what nobody holds from the hot table to the places of its tenants, the oldest first, and so many whose
+-- lease has expired; says how many in all. Waits for rows that are being changed: one that is extended meanwhile
+-- is held, and must be counted as such.
+CREATE FUNCTION {schema}.place_messages(p_queue text, p_from bigint, p_limit bigint, p_expired bigint)
+RETURNS bigint
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+DECLARE
+    v_count bigint;
+BEGIN
+    WITH idle AS MATERIALIZED (
+        SELECT r.ctid
+        FROM {schema}.ready AS r
+        WHERE r.queue = p_queue AND r.seq >= p_from AND r.leased_until IS NULL
+        ORDER BY r.rank, r.seq
+        LIMIT p_limit
+        FOR UPDATE
+    ),
+    expired AS MATERIALIZED (
+        SELECT r.ctid
+        FROM {schema}.ready AS r
+        WHERE r.queue = p_queue AND r.leased_until <= clock_timestamp()
+        ORDER BY r.rank, r.seq
+        LIMIT p_expired
+        FOR UPDATE
+    ),
+    gone AS (
+        DELETE FROM {schema}.ready AS r
+        WHERE r.ctid = ANY (ARRAY(SELECT idle.ctid FROM idle UNION ALL SELECT expired.ctid FROM expired))
+        RETURNING r.*
+    )
+    INSERT INTO {schema}.waiting (
+        queue, tenant_hash, rank, seq, id, tenant, topic, event_id, key, attempts, max_attempts, enqueued_at,
+        visible_at, headers, body, data, error
+    )
+    SELECT
+        g.queue, {schema}.hash_tenant(g.tenant), g.rank, g.seq, g.id, g.tenant, g.topic, g.event_id, g.key,
+        g.attempts, g.max_attempts, g.enqueued_at, g.visible_at, g.headers, g.body, g.data, g.error
+    FROM gone AS g;
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    RETURN v_count;
+END $$;
+
+-- Places what the caller's transaction has inserted into queues, those of them that are shared. p_from: the
+-- lowest seq that it may have.
+CREATE FUNCTION {schema}.place_inserted(p_queues text[], p_from bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_queue text;
+BEGIN
+    FOR v_queue IN
+        SELECT s.queue
+        FROM {schema}.shared_queues AS s
+        WHERE s.queue = ANY (p_queues) AND s.state <> 'sorting'
+        ORDER BY s.queue
+    LOOP
+        PERFORM {schema}.place_messages(v_queue, p_from, 9223372036854775807, 0);
+    END LOOP;
+END $$;
+
+-- The claim of a shared queue. It goes round the tenants from where the caller's last claim ended, and takes
+-- their oldest, one each while there are more tenants than messages wanted. The cost is that of the tenants that
+-- it takes from, and with a limit that of the leases there are: what waits behind is not read.
+--
+-- Where there is a limit, one claim of the queue at a time: the row of the queue is locked before anything is
+-- counted, and the count is a statement of its own, whose snapshot knows what the last claim took.
+CREATE FUNCTION {schema}.claim_shared(
+    p_shared {schema}.shared_queues,
+    p_limit integer,
+    p_lease interval,
+    p_token bigint,
+    p_worker text,
+    p_tidy boolean,
+    p_after text
+) RETURNS SETOF {schema}.ready
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_queue constant text := p_shared.queue;
+    v_is_limited constant boolean :=
+        p_shared.max_claimed IS NOT NULL OR p_shared.max_claimed_per_tenant IS NOT NULL;
+    v_wanted bigint := p_limit;
+    v_tidied boolean := p_tidy OR v_is_limited OR p_shared.state = 'sorting';
+    v_at bigint := CASE
+        WHEN p_after IS NULL THEN (random() * 9223372036854774784)::bigint
+        ELSE {schema}.hash_tenant(p_after)
+    END;
+    v_from bigint := v_at;
+    v_is_past_end boolean := false;
+    v_is_round boolean := false;
+    v_taken bigint := 0;
+    v_held jsonb := '{{}}';
+    v_free bigint;
+    v_hash bigint;
+    v_hashes bigint[];
+    v_takes bigint[];
+    v_share bigint;
+    v_message {schema}.ready;
+    v_expired constant text := 'the lease of the last attempt expired';
+BEGIN
+    IF v_is_limited THEN
+        IF current_setting('transaction_isolation') <> 'read committed' THEN
+            RAISE EXCEPTION 'a queue with a limit is claimed in read committed transactions only'
+                USING ERRCODE = 'feature_not_supported';
+        END IF;
+        PERFORM FROM {schema}.shared_queues AS s WHERE s.queue = v_queue FOR NO KEY UPDATE;
+    END IF;
+    IF v_tidied THEN
+        PERFORM {schema}.promote_messages(v_queue, 1000);
+        PERFORM {schema}.place_messages(v_queue, 0, 1000, p_limit);
+    END IF;
+    IF p_shared.max_claimed IS NOT NULL THEN
+        -- Those that have expired and are not wanted too: they may be extended.
+        SELECT LEAST(v_wanted, p_shared.max_claimed - count(*)) INTO v_wanted
+        FROM {schema}.ready AS r
+        WHERE r.queue = v_queue AND r.leased_until IS NOT NULL;
+    END IF;
+    WHILE v_wanted > 0 LOOP
+        IF p_shared.max_claimed_per_tenant IS NOT NULL THEN
+            SELECT COALESCE(jsonb_object_agg(h.hash::text, h.count), '{{}}') INTO v_held
+            FROM (
+                SELECT {schema}.hash_tenant(r.tenant) AS hash, count(*) AS count
+                FROM {schema}.ready AS r
+                WHERE r.queue = v_queue AND r.leased_until IS NOT NULL
+                GROUP BY 1
+            ) AS h;
+        END IF;
+        v_hashes := ARRAY[]::bigint[];
+        v_takes := ARRAY[]::bigint[];
+        WHILE cardinality(v_hashes) < v_wanted LOOP
+            SELECT w.tenant_hash INTO v_hash
+            FROM {schema}.waiting AS w
+            WHERE w.queue = v_queue AND w.tenant_hash > v_at
+            ORDER BY w.tenant_hash
+            LIMIT 1;
+            IF NOT FOUND AND NOT v_is_past_end THEN
+                v_is_past_end := true;
+                v_at := -1;
+                CONTINUE;
+            END IF;
+            v_is_round := NOT FOUND OR v_is_past_end AND v_hash > v_from;
+            EXIT WHEN v_is_round;
+            v_at := v_hash;
+            v_free := p_shared.max_claimed_per_tenant - COALESCE((v_held ->> v_hash::text)::bigint, 0);
+            CONTINUE WHEN v_free <= 0;
+            v_hashes := v_hashes || v_hash;
+            v_takes := v_takes || COALESCE(v_free, v_wanted);
+        END LOOP;
+        IF cardinality(v_hashes) > 0 THEN
+            v_share := GREATEST(v_wanted / cardinality(v_hashes), 1);
+            FOR v_message IN
+                WITH picked AS MATERIALIZED (
+                    SELECT o.ctid
+                    FROM unnest(v_hashes, v_takes) AS t (hash, take)
+                    CROSS JOIN LATERAL (
+                        SELECT w.ctid
+                        FROM {schema}.waiting AS w
+                        WHERE w.queue = v_queue AND w.tenant_hash = t.hash
+                        ORDER BY w.rank, w.seq
+                        LIMIT LEAST(t.take, v_share)
+                        FOR UPDATE SKIP LOCKED
+                    ) AS o
+                ),
+                gone AS (
+                    DELETE FROM {schema}.waiting AS w
+                    WHERE w.ctid = ANY (ARRAY(SELECT picked.ctid FROM picked))
+                    RETURNING w.*
+                )
+                INSERT INTO {schema}.ready (
+                    queue, rank, seq, id, tenant, topic, event_id, key, attempts, max_attempts, enqueued_at,
+                    visible_at, leased_until, lease_token, leased_by, headers, body, data, error
+                )
+                SELECT
+                    g.queue, g.rank, g.seq, g.id, g.tenant, g.topic, g.event_id, g.key, g.attempts + 1,
+                    g.max_attempts, g.enqueued_at, g.visible_at, clock_timestamp() + p_lease, p_token, p_worker,
+                    g.headers, g.body, g.data, g.error
+                FROM gone AS g
+                ORDER BY array_position(v_hashes, g.tenant_hash), g.rank, g.seq
+                RETURNING *
+            LOOP
+                v_taken := v_taken + 1;
+                IF v_message.attempts > v_message.max_attempts THEN
+                    PERFORM {schema}.bury_message(v_message, COALESCE(v_message.error, v_expired));
+                ELSE
+                    v_wanted := v_wanted - 1;
+                    RETURN NEXT v_message;
+                END IF;
+            END LOOP;
+        END IF;
+        CONTINUE WHEN NOT v_is_round;
+        IF v_taken = 0 THEN
+            EXIT WHEN v_tidied;
+            v_tidied := true;
+            EXIT WHEN
+                {schema}.promote_messages(v_queue, 1000)
+                + {schema}.place_messages(v_queue, 0, 1000, v_wanted) = 0;
+        END IF;
+        v_from := v_at;
+        v_is_past_end := false;
+        v_taken := 0;
+    END LOOP;
+END $$;
+
+-- As in version 1, with a look at whether the queue is shared.
+DROP FUNCTION {schema}.claim_messages(text, integer, interval, bigint, text, boolean);
+CREATE FUNCTION {schema}.claim_messages(
+    p_queue text,
+    p_limit integer,
+    p_lease interval,
+    p_token bigint,
+    p_worker text,
+    p_promote boolean,
+    p_after text DEFAULT NULL
+) RETURNS SETOF {schema}.ready
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_sort = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    v_shared {schema}.shared_queues;
+    v_lane record;
+    v_message {schema}.ready;
+    v_wanted integer := p_limit;
+    v_promoted boolean := p_promote;
+    v_buried integer;
+    v_expired constant text := 'the lease of the last attempt expired';
+BEGIN
+    IF EXISTS (SELECT FROM {schema}.pauses AS p WHERE p.queue = p_queue) THEN
+        RETURN;
+    END IF;
+    SELECT s.* INTO v_shared FROM {schema}.shared_queues AS s WHERE s.queue = p_queue;
+    IF FOUND THEN
+        RETURN QUERY
+        SELECT * FROM {schema}.claim_shared(v_shared, p_limit, p_lease, p_token, p_worker, p_promote, p_after);
+        RETURN;
+    END IF;
+    IF p_promote THEN
+        PERFORM {schema}.promote_messages(p_queue, 1000);
+    END IF;
+    LOOP
+        FOR v_lane IN
+            SELECT l.rank, l.floor FROM {schema}.lanes AS l WHERE l.queue = p_queue ORDER BY l.rank
+        LOOP
+            LOOP
+                v_buried := 0;
+                FOR v_message IN
+                    WITH picked AS MATERIALIZED (
+                        SELECT r.ctid
+                        FROM {schema}.ready AS r
+                        WHERE r.queue = p_queue
+                            AND r.rank = v_lane.rank
+                            AND r.seq >= v_lane.floor
+                            AND (r.leased_until IS NULL OR r.leased_until <= clock_timestamp())
+                        ORDER BY r.seq
+                        LIMIT v_wanted
+                        FOR UPDATE SKIP LOCKED
+                    )
+                    UPDATE {schema}.ready AS r
+                    SET attempts = r.attempts + 1,
+                        leased_until = clock_timestamp() + p_lease,
+                        lease_token = p_token,
+                        leased_by = p_worker
+                    WHERE r.ctid = ANY (ARRAY(SELECT picked.ctid FROM picked))
+                    RETURNING r.*
+                LOOP
+                    IF v_message.attempts > v_message.max_attempts THEN
+                        PERFORM {schema}.bury_message(v_message, COALESCE(v_message.error, v_expired));
+                        v_buried := v_buried + 1;
+                    ELSE
+                        v_wanted := v_wanted - 1;
+                        RETURN NEXT v_message;
+                    END IF;
+                END LOOP;
+                EXIT WHEN v_wanted <= 0 OR v_buried = 0;
+            END LOOP;
+            EXIT WHEN v_wanted <= 0;
+        END LOOP;
+        EXIT WHEN v_wanted <= 0 OR v_promoted;
+        v_promoted := true;
+        EXIT WHEN {schema}.promote_messages(p_queue, 1000) = 0;
+    END LOOP;
+END $$;
+
+-- A queue changes its kind while nobody else is in a statement that asks for it: every claim and insert holds
+-- the table of shared queues for reading until it commits. So each of them is before the change, and counted, or
+-- after it, and knows.
+CREATE FUNCTION {schema}.share_queue(p_queue text, p_max_claimed integer, p_max_claimed_per_tenant integer)
+RETURNS void
+LANGUAGE plpgsql
+SET lock_timeout = '5s'
+AS $$
+BEGIN
+    LOCK TABLE {schema}.shared_queues IN ACCESS EXCLUSIVE MODE;
+    INSERT INTO {schema}.shared_queues AS s (queue, state, max_claimed, max_claimed_per_tenant, shared_at)
+    VALUES (p_queue, 'sorting', p_max_claimed, p_max_claimed_per_tenant, clock_timestamp())
+    ON CONFLICT (queue) DO UPDATE
+    SET state = CASE s.state WHEN 'ending' THEN 'open' ELSE s.state END,
+        max_claimed = EXCLUDED.max_claimed,
+        max_claimed_per_tenant = EXCLUDED.max_claimed_per_tenant;
+END $$;
+
+-- One step of placing what waited before the queue was shared; true when that is done. The last step takes the
+-- table before any row, as whoever has the table may be waiting for a row.
+CREATE FUNCTION {schema}.sort_shared(p_queue text, p_limit bigint) RETURNS boolean
+LANGUAGE plpgsql
+SET lock_timeout = '5s'
+AS $$
+DECLARE
+    v_idle bigint;
+BEGIN
+    PERFORM FROM {schema}.shared_queues AS s WHERE s.queue = p_queue AND s.state = 'sorting';
+    IF NOT FOUND THEN
+        RETURN true;
+    END IF;
+    SELECT count(*) INTO v_idle
+    FROM (
+        SELECT FROM {schema}.ready AS r WHERE r.queue = p_queue AND r.leased_until IS NULL LIMIT p_limit
+    ) AS i;
+    IF v_idle >= p_limit THEN
+        PERFORM {schema}.place_messages(p_queue, 0, p_limit, 0);
+        RETURN false;
+    END IF;
+    LOCK TABLE {schema}.shared_queues IN ACCESS EXCLUSIVE MODE;
+    PERFORM {schema}.place_messages(p_queue, 0, 9223372036854775807, 0);
+    -- What comes from now on is placed by who brings it.
+    UPDATE {schema}.shared_queues AS s SET state = 'open' WHERE s.queue = p_queue AND s.state = 'sorting';
+    RETURN true;
+END $$;
+
+CREATE FUNCTION {schema}.unshare_queue(p_queue text) RETURNS void
+LANGUAGE plpgsql
+SET lock_timeout = '5s'
+AS $$
+BEGIN
+    LOCK TABLE {schema}.shared_queues IN ACCESS EXCLUSIVE MODE;
+    UPDATE {schema}.shared_queues AS s
+    SET state = 'ending', max_claimed = NULL, max_claimed_per_tenant = NULL
+    WHERE s.queue = p_queue;
+END $$;
+
+-- Makes queues ordinary that are ending and of which nothing waits; says how many.
+CREATE FUNCTION {schema}.retire_shared() RETURNS integer
+LANGUAGE plpgsql
+SET lock_timeout = '500ms'
+AS $$
+DECLARE
+    v_count integer;
+BEGIN
+    PERFORM
+    FROM {schema}.shared_queues AS s
+    WHERE s.state = 'ending' AND NOT EXISTS (SELECT FROM {schema}.waiting AS w WHERE w.queue = s.queue);
+    IF NOT FOUND THEN
+        RETURN 0;
+    END IF;
+    LOCK TABLE {schema}.shared_queues IN ACCESS EXCLUSIVE MODE;
+    DELETE FROM {schema}.shared_queues AS s
+    WHERE s.state = 'ending' AND NOT EXISTS (SELECT FROM {schema}.waiting AS w WHERE w.queue = s.queue);
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    RETURN v_count;
+END $$;
+
+CREATE FUNCTION {schema}.purge_waiting(p_queue text) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_count bigint;
+BEGIN
+    WITH gone AS (DELETE FROM {schema}.waiting AS w WHERE w.queue = p_queue RETURNING w.id, w.key),
+    freed AS (
+        DELETE FROM {schema}.keys AS k
+        USING gone AS g
+        WHERE k.queue = p_queue AND k.key = g.key AND k.id = g.id
+    )
+    SELECT count(*) INTO v_count FROM gone;
+    RETURN v_count;
+END $$;
+
+-- As in version 1, but for shared queues, whose messages come to the hot table with the seqs they had.
+CREATE OR REPLACE FUNCTION {schema}.advance_floors(p_settled bigint) RETURNS integer
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+DECLARE
+    v_lane record;
+    v_floor bigint;
+    v_count integer := 0;
+BEGIN
+    -- Until the end: no queue becomes a shared one meanwhile.
+    LOCK TABLE {schema}.shared_queues IN ACCESS SHARE MODE;
+    FOR v_lane IN
+        SELECT l.queue, l.rank, l.floor
+        FROM {schema}.lanes AS l
+        WHERE NOT EXISTS (SELECT FROM {schema}.shared_queues AS s WHERE s.queue = l.queue)
+        ORDER BY l.queue, l.rank
+    LOOP
+        SELECT r.seq INTO v_floor
+        FROM {schema}.ready AS r
+        WHERE r.queue = v_lane.queue AND r.rank = v_lane.rank AND r.seq >= v_lane.floor
+        ORDER BY r.seq
+        LIMIT 1;
+        v_floor := LEAST(COALESCE(v_floor, p_settled + 1), p_settled + 1);
+        IF v_floor >= v_lane.floor + 1000 THEN
+            UPDATE {schema}.lanes AS l SET floor = v_floor WHERE l.queue = v_lane.queue AND l.rank = v_lane.rank;
+            v_count := v_count + 1;
+        END IF;
+    END LOOP;
+    RETURN v_count;
+END $$;
+
+-- The events whose effects an application has committed, each in the transaction of its effect. By the day on
+-- which the event was emitted and not that of its effect: one event is one row in one partition, whenever and in
+-- however many transactions at once it is applied, and the key decides between them. By queue too, as each
+-- queue that an event goes to has effects of its own.
+CREATE TABLE {schema}.applied (
+    day date NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
+    event_id uuid NOT NULL,
+    PRIMARY KEY (tenant, event_id, queue, day)
+) PARTITION BY LIST (day);
+
+-- The last day of which nobody knows any more what was applied.
+CREATE TABLE {schema}.applied_window (dropped_through date NOT NULL) WITH (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0
+);
+INSERT INTO {schema}.applied_window (dropped_through) VALUES ('-infinity');
+
+-- Runs as its owner, so that the role that works needs no right to create tables.
+CREATE FUNCTION {schema}.open_applied_day(p_day date) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    v_table text := 'applied_' || to_char(p_day, 'YYYYMMDD');
+BEGIN
+    IF to_regclass(format('{schema}.%I', v_table)) IS NOT NULL THEN
+        RETURN;
+    END IF;
+    -- One at a time; and whoever has waited for this lock knows what the others made, whatever its snapshot.
+    LOCK TABLE {schema}.applied IN SHARE UPDATE EXCLUSIVE MODE;
+    IF to_regclass(format('{schema}.%I', v_table)) IS NULL THEN
+        EXECUTE format(
+            'CREATE TABLE {schema}.%I (LIKE {schema}.applied INCLUDING ALL) WITH ('
+            'autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, '
+            'autovacuum_vacuum_cost_delay = 0)',
+            v_table
+        );
+        EXECUTE format('ALTER TABLE {schema}.applied ATTACH PARTITION {schema}.%I FOR VALUES IN (%L)', v_table, p_day);
+    END IF;
+END $$;
+
+-- True: not applied before, and marked by the caller's transaction. False: applied. NULL: too old to know.
+CREATE FUNCTION {schema}.apply_event(p_queue text, p_tenant text, p_event_id uuid, p_emitted_at timestamptz)
+RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_day date := (p_emitted_at AT TIME ZONE 'UTC')::date;
+BEGIN
+    -- Before the window is read: until this transaction ends no day is dropped.
+    LOCK TABLE {schema}.applied IN ROW EXCLUSIVE MODE;
+    IF v_day <= (SELECT w.dropped_through FROM {schema}.applied_window AS w) THEN
+        RETURN NULL;
+    END IF;
+    PERFORM {schema}.open_applied_day(v_day);
+    -- Waits for another transaction that applies the same event, to see whether it commits.
+    INSERT INTO {schema}.applied (day, queue, tenant, event_id)
+    VALUES (v_day, p_queue, p_tenant, p_event_id)
+    ON CONFLICT DO NOTHING;
+    RETURN FOUND;
+END $$;
+
+-- Drops the days before the last p_days whole ones, and says how many.
+CREATE FUNCTION {schema}.drop_applied_days(p_days integer) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '500ms'
+AS $$
+DECLARE
+    v_drop_through date := (clock_timestamp() AT TIME ZONE 'UTC')::date - p_days - 2;
+    v_table text;
+    v_count integer := 0;
+BEGIN
+    LOCK TABLE {schema}.applied IN ACCESS EXCLUSIVE MODE;
+    UPDATE {schema}.applied_window AS w SET dropped_through = v_drop_through WHERE w.dropped_through < v_drop_through;
+    FOR v_table IN
+        SELECT c.relname
+        FROM pg_inherits AS i
+        JOIN pg_class AS c ON c.oid = i.inhrelid
+        WHERE i.inhparent = '{schema}.applied'::regclass
+            AND to_date(substr(c.relname, 9), 'YYYYMMDD') <= v_drop_through
+    LOOP
+        EXECUTE format('DROP TABLE {schema}.%I', v_table);
+        v_count := v_count + 1;
+    END LOOP;
+    RETURN v_count;
+END $$;
+
+-- What was acked, of the queues that are recorded: in four tables without an index that are filled in turn. The
+-- next is emptied by TRUNCATE before it is filled, so that nothing of it is ever vacuumed or grows.
+CREATE TABLE {schema}.recorded_queues (
+    queue text COLLATE "C" PRIMARY KEY,
+    recorded_at timestamptz NOT NULL
+) WITH (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0
+);
+
+CREATE TABLE {schema}.history (
+    slot smallint NOT NULL,
+    acked_at timestamptz NOT NULL,
+    id bigint NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    rank smallint NOT NULL,
+    tenant text COLLATE "C",
+    topic text COLLATE "C",
+    event_id uuid,
+    key text COLLATE "C",
+    attempts integer NOT NULL,
+    max_attempts integer NOT NULL,
+    enqueued_at timestamptz NOT NULL,
+    visible_at timestamptz NOT NULL,
+    worker text,
+    headers text,
+    body text,
+    data bytea,
+    error text
+) PARTITION BY LIST (slot);
+DO $$
+BEGIN
+    FOR v_slot IN 0..3 LOOP
+        EXECUTE format(
+            'CREATE TABLE {schema}.history_%s PARTITION OF {schema}.history FOR VALUES IN (%s) WITH ('
+            'autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, '
+            'autovacuum_vacuum_cost_delay = 0)',
+            v_slot, v_slot
+        );
+    END LOOP;
+END $$;
+
+-- One row: the table that is being filled, and since when.
+CREATE TABLE {schema}.history_turn (slot smallint NOT NULL, turned_at timestamptz NOT NULL) WITH (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0
+);
+INSERT INTO {schema}.history_turn (slot, turned_at) VALUES (0, clock_timestamp());
+
+-- Goes on to the next table when the last one was filled for so long; false when it was not. Nothing inserts
+-- into the next one, so only a reader can be in the way. Runs as its owner, who alone may TRUNCATE.
+CREATE FUNCTION {schema}.turn_history(p_turn interval) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '500ms'
+AS $$
+DECLARE
+    v_next integer;
+BEGIN
+    SELECT (t.slot + 1) % 4 INTO v_next
+    FROM {schema}.history_turn AS t
+    WHERE t.turned_at <= clock_timestamp() - p_turn;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    EXECUTE format('TRUNCATE {schema}.history_%s', v_next);
+    UPDATE {schema}.history_turn AS t SET slot = v_next, turned_at = clock_timestamp();
+    RETURN true;
+END $$;
+
+-- As in version 1, and kept where the queue is recorded.
+CREATE OR REPLACE FUNCTION {schema}.ack_messages(
+    p_queues text[], p_ranks smallint[], p_seqs bigint[], p_tokens bigint[]
+)
+RETURNS SETOF bigint
+LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off  -- the little tables have no index: their price would bring it on
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    IF EXISTS (SELECT FROM {schema}.recorded_queues) THEN
+        RETURN QUERY
+        WITH held AS MATERIALIZED (
+            SELECT h.queue, h.rank, h.seq, h.token
+            FROM unnest(p_queues, p_ranks, p_seqs, p_tokens) AS h (queue, rank, seq, token)
+        ),
+        gone AS (
+            DELETE FROM {schema}.ready AS r
+            USING held AS h
+            WHERE r.queue = h.queue AND r.rank = h.rank AND r.seq = h.seq AND r.lease_token = h.token
+            RETURNING r.*
+        ),
+        freed AS (
+            DELETE FROM {schema}.keys AS k
+            USING gone AS g
+            WHERE g.key IS NOT NULL AND k.queue = g.queue AND k.key = g.key AND k.id = g.id
+        ),
+        kept AS (
+            INSERT INTO {schema}.history (
+                slot, acked_at, id, queue, rank, tenant, topic, event_id, key, attempts, max_attempts,
+                enqueued_at, visible_at, worker, headers, body, data, error
+            )
+            SELECT
+                t.slot, clock_timestamp(), g.id, g.queue, g.rank, g.tenant, g.topic, g.event_id, g.key, g.attempts,
+                g.max_attempts, g.enqueued_at, g.visible_at, g.leased_by, g.headers, g.body, g.data, g.error
+            FROM gone AS g
+            JOIN {schema}.recorded_queues AS q ON q.queue = g.queue
+            CROSS JOIN {schema}.history_turn AS t
+        )
+        SELECT g.id FROM gone AS g;
+        RETURN;
+    END IF;
+    RETURN QUERY
+    WITH held AS MATERIALIZED (
+        SELECT h.queue, h.rank, h.seq, h.token
+        FROM unnest(p_queues, p_ranks, p_seqs, p_tokens) AS h (queue, rank, seq, token)
+    ),
+    gone AS (
+        DELETE FROM {schema}.ready AS r
+        USING held AS h
+        WHERE r.queue = h.queue AND r.rank = h.rank AND r.seq = h.seq AND r.lease_token = h.token
+        RETURNING r.id, r.queue, r.key
+    ),
+    freed AS (
+        DELETE FROM {schema}.keys AS k
+        USING gone AS g
+        WHERE g.key IS NOT NULL AND k.queue = g.queue AND k.key = g.key AND k.id = g.id
+    )
+    SELECT g.id FROM gone AS g;
+END $$;

@@ -18,7 +18,7 @@ INSERT INTO {schema}.pauses (queue, paused_at) VALUES (%(queue)s, clock_timestam
 DELETE FROM {schema}.pauses AS p WHERE p.queue = %(queue)s
 
 -- name: purge_queue
-SELECT {schema}.purge_queue(%(queue)s)
+SELECT {schema}.purge_queue(%(queue)s) + {schema}.purge_waiting(%(queue)s)
 
 -- name: reap_messages
 SELECT {schema}.reap_messages(%(limit)s::integer, %(exhausted_only)s::boolean)
@@ -48,6 +48,11 @@ WITH counted AS (
     FROM {schema}.delayed AS d
     WHERE %(queue)s::text IS NULL OR d.queue = %(queue)s
     GROUP BY d.queue
+    UNION ALL
+    SELECT w.queue, count(*), 0, 0, 0, min(w.visible_at)
+    FROM {schema}.waiting AS w
+    WHERE %(queue)s::text IS NULL OR w.queue = %(queue)s
+    GROUP BY w.queue
     UNION ALL
     SELECT x.queue, 0, 0, 0, count(*), NULL
     FROM {schema}.dead AS x

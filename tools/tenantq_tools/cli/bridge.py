@@ -111,6 +111,51 @@ def unsubscribe(*, queue: str, pattern: str, dsn: str, as_json: bool) -> None:
 
 
 @bridge.command()
+@click.argument("queue")
+@click.option("--max-claimed", type=click.IntRange(min=1), help="Messages under a lease at once, over all hosts.")
+@click.option("--max-claimed-per-tenant", type=click.IntRange(min=1), help="Those of one tenant.")
+@with_postgres()
+@with_json
+def share(
+    *, queue: str, max_claimed: int | None, max_claimed_per_tenant: int | None, dsn: str, as_json: bool
+) -> None:
+    """Let tenants take turns in QUEUE, however much waits of one, and limit what is claimed at once.
+
+    Again sets the limits anew; those that are left out are none.
+
+    \b
+    Example:
+      tenantq bridge share reports --max-claimed 20 --max-claimed-per-tenant 2
+    """
+    with connect(dsn) as shared, progress("sorting what waits"):
+        shared.share(queue, max_claimed=max_claimed, max_claimed_per_tenant=max_claimed_per_tenant)
+    if as_json:
+        limits = {"max_claimed": max_claimed, "max_claimed_per_tenant": max_claimed_per_tenant}
+        print_json({"queue": queue, "shared": True} | limits)
+    else:
+        click.echo(f"Tenants take turns in queue {printable(queue)}.")
+
+
+@bridge.command()
+@click.argument("queue")
+@with_postgres()
+@with_json
+def unshare(*, queue: str, dsn: str, as_json: bool) -> None:
+    """End the limits of QUEUE at once, and the turns when nothing waits in it.
+
+    \b
+    Example:
+      tenantq bridge unshare reports
+    """
+    with connect(dsn) as shared:
+        shared.unshare(queue)
+    if as_json:
+        print_json({"queue": queue, "shared": False})
+    else:
+        click.echo(f"Queue {printable(queue)} has no limits.")
+
+
+@bridge.command()
 @click.option("--once", is_flag=True, help="Forward and deliver what waits now, and end.")
 @click.option("--host", metavar="NAME", help="What this host owns tenants as.  [default: the machine's host name]")
 @click.option(
