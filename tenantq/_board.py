@@ -21,8 +21,8 @@ logger = logging.getLogger("tenantq.board")
 
 FILE_NAME = ".board"
 
-SLOT_WORDS = 8
-"""Of eight bytes: two of `Turn`, six of `Load`."""
+SLOT_WORDS = 9
+"""Of eight bytes: three of `Turn`, six of `Load`."""
 
 _SLOT_BYTES = SLOT_WORDS * 8
 

@@ -33,7 +33,7 @@ MOST = 1e12
 """No sum comes near it: what is higher, or no number, is none of ours."""
 
 _OWNER, _UPDATED, _SINCE, _BUSY, _BUSY_MINUTE, _OPERATIONS = range(6)
-_FIRST_WORD = 2
+_FIRST_WORD = 3
 
 
 class LoadStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,9 +3,10 @@
 SQLite's lock has no line: whoever asks first after a commit gets it, and that is the process that has just
 committed. The store's board has a slot for every few tenants. A process that finds a file locked writes there that
 it waits, tries again a few times, and then sleeps on the slot (a futex, where the system has one). One that has
-committed reads the slot. While somebody waits it wakes the one that has slept longest, which then tries in short
-steps; and when its own turn is over, it stands behind the others. So one process tries at a time, the others sleep
-in their order, and nobody is passed over.
+committed reads the slot. While somebody waits it wakes the one that has slept longest: that one is next, and looks
+in short steps whether the turn is over before it tries. When its own turn is over, a process stands behind the
+others. So one looks on at a time, the others sleep in their order, nobody is passed over, and whoever has the turn
+commits again and again: a lock that changes hands with every transaction lies idle half of the time.
 
 These are hints: SQLite's lock alone decides who writes. A process that is killed leaves nothing that another one
 would wait for, since every sleep is short; two tenants of one slot cost each other a short rest; and where the
@@ -28,11 +29,17 @@ TURN_NS = 2_000_000
 REST_SECONDS = 0.002
 """How long it makes way then, at most: the next in line has tried by then, if there still is one."""
 
+REST_SECONDS_MOST = 0.1
+"""The same while others go on using their turns, one after another."""
+
 TRY_SECONDS = (0.0002, 0.0022)
 """A random wait between two tries. SQLite's own ladder starves some of many processes."""
 
 NEXT_SECONDS = (0.0001, 0.0003)
 """The same for the one that was woken: the lock is about to be free."""
+
+IDLE_NS = 500_000
+"""After so long without a commit nobody uses the turn, whether it is over or not."""
 
 NEXT_TRIES = 50
 """After so many in vain it sleeps again: the transaction is a long one."""
@@ -46,8 +53,9 @@ SLEEP_SECONDS = (0.010, 0.020)
 STALE_NS = 30_000_000
 """Who waits says so again at each try: an older word is of a process that is gone."""
 
-_SAID, _BELL = 0, 1
-"""Words of a slot: when somebody last said that it waits, and who; what they sleep on, and who had it last."""
+_SAID, _BELL, _USED = 0, 1, 2
+"""Words of a slot: when somebody last said that it waits, and who; what they sleep on, and who had it last; when
+the turn was last used while somebody waited, and by whom, 0 when it is over."""
 
 _NAME_BITS = 16
 _NAME = (1 << _NAME_BITS) - 1
@@ -79,13 +87,13 @@ class Turn:
 
     def wait(self, tries: int, at_most: float) -> None:
         """Wait between two tries for the lock: in the line, or, for one that is new or next in it, shortly."""
-        if self._tries_as_next:
-            self._tries_as_next -= 1
-            self._sleep(random_wait(NEXT_SECONDS, at_most))
+        until = time.monotonic() + at_most
+        if not self._tries_as_next:
+            is_new = self._futex is None or (tries < FIRST_TRIES and not self._is_in_line)
+            self._sleep_in_line(random_wait(TRY_SECONDS if is_new else SLEEP_SECONDS, at_most), until)
             return
-        is_new = self._futex is None or (tries < FIRST_TRIES and not self._is_in_line)
-        if self._sleep(random_wait(TRY_SECONDS if is_new else SLEEP_SECONDS, at_most)):
-            self._tries_as_next = NEXT_TRIES
+        self._tries_as_next -= 1
+        self._stand_by(until)
 
     @property
     def is_over(self) -> bool:
@@ -99,11 +107,11 @@ class Turn:
 
     def rest(self) -> None:
         """Make way: stand behind those that wait."""
-        left = max(0.0, self._rests_until - time.monotonic())
+        now = time.monotonic()
+        left = max(0.0, self._rests_until - now)
         self._start()
         self._is_in_line = True
-        if self._sleep(left):
-            self._tries_as_next = NEXT_TRIES
+        self._sleep_in_line(left, now + REST_SECONDS_MOST)
 
     def take(self) -> None:
         """Say that this connection has the lock that it waited for."""
@@ -111,6 +119,7 @@ class Turn:
         if words[_SAID] & _NAME == self._name:  # nobody else waits, as far as is known
             words[_SAID] = 0
         words[_BELL] = self._name << 32 | words[_BELL] & _FUTEX_WORD
+        words[_USED] = time.monotonic_ns() & ~_NAME | self._name
         self._tries_as_next = 0
         self._is_in_line = False
         self._start()
@@ -125,12 +134,36 @@ class Turn:
             self._words[_SAID] = 0
             return
         is_over = now - self._began_ns >= TURN_NS
+        self._words[_USED] = 0 if is_over else now & ~_NAME | self._name
         # One is awake at a time: another one only if that one has had its turn meanwhile.
         if not self._has_woken or (is_over and self._words[_BELL] >> 32 != self._name):
             self._has_woken = True
             self._wake()
         if is_over:
             self._rests_until = now / 1e9 + REST_SECONDS
+
+    def _sleep_in_line(self, seconds: float, until: float) -> None:
+        """Sleep for so long, and on while another one uses its turn; whoever is woken is next."""
+        while not self._sleep(seconds):
+            left = until - time.monotonic()
+            if left <= 0 or not self._is_in_use():
+                return
+            self._is_in_line = True
+            seconds = random_wait(TRY_SECONDS if self._futex is None else SLEEP_SECONDS, left)
+        self._tries_as_next = NEXT_TRIES
+        self._stand_by(until)
+
+    def _stand_by(self, until: float) -> None:
+        """Look on until the turn is over, or nobody uses it."""
+        while True:
+            left = until - time.monotonic()
+            self._sleep(random_wait(NEXT_SECONDS, max(0.0, left)))
+            if left <= 0 or not self._is_in_use():
+                return
+
+    def _is_in_use(self) -> bool:
+        used = self._words[_USED]
+        return used & _NAME != self._name and abs(time.monotonic_ns() - used) < IDLE_NS
 
     def _start(self) -> None:
         self._began_ns = time.monotonic_ns()
