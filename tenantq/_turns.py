@@ -90,7 +90,10 @@ class Turn:
         until = time.monotonic() + at_most
         if not self._tries_as_next:
             is_new = self._futex is None or (tries < FIRST_TRIES and not self._is_in_line)
-            self._sleep_in_line(random_wait(TRY_SECONDS if is_new else SLEEP_SECONDS, at_most), until)
+            if not is_new:
+                self._sleep_in_line(random_wait(SLEEP_SECONDS, at_most), until)
+            elif self._sleep(random_wait(TRY_SECONDS, at_most)):
+                self._tries_as_next = NEXT_TRIES
             return
         self._tries_as_next -= 1
         self._stand_by(until)
