@@ -63,7 +63,7 @@ from tenantq.message import Message
 from tenantq.outbox import Event, Outbox, OutboxPage, OutboxPosition, UndeliverableEvent
 from tenantq.outcome import DeadLetter, Snooze
 from tenantq.router import Layer, message
-from tenantq.stats import QueueStats, TenantStats
+from tenantq.stats import QueueStats, StoreActivity, TenantStats
 from tenantq.store import Store, open  # noqa: A004 - tenantq.open reads as it should
 from tenantq.tenant import Tenant
 from tenantq.transaction import Transaction
@@ -100,6 +100,7 @@ __all__ = [
     "Snooze",
     "StatementFailed",
     "Store",
+    "StoreActivity",
     "StoreClosed",
     "StoreNotFound",
     "Tenant",

@@ -146,6 +146,12 @@ class Handle:
         if has_news:
             self._ring()
 
+    def activity(self) -> tuple[int, int, int, float, float]:
+        """Return commits, operations, and how often, how long and at longest how long the lock was waited for."""
+        database = self.file.database
+        waits = (database.busy_waits, database.busy_seconds, database.busy_longest)
+        return (self.file.commits, self.operations, *waits)
+
     @property
     def is_mine(self) -> bool:
         """Whether this thread holds a transaction."""

@@ -9,7 +9,7 @@ import msgspec
 from tenantq._file import TenantFile
 from tenantq.clock import NANOSECONDS
 
-__all__ = ["QueueStats", "TenantStats", "is_blocked", "read_stats", "size_of", "warnings_of"]
+__all__ = ["QueueStats", "StoreActivity", "TenantStats", "is_blocked", "read_stats", "size_of", "warnings_of"]
 
 
 BLOCKED_PAGES = 20_000
@@ -82,6 +82,33 @@ class TenantStats(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     """What somebody should see to, one sentence each."""
     queues: tuple[QueueStats, ...] = ()
+
+
+class StoreActivity(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process has done on a store's files since it opened the store. All but the first only grow."""
+
+    open_tenants: int = 0
+    """Files that are open now."""
+    commits: int = 0
+    operations: int = 0
+    """Calls that those transactions carried."""
+    busy_waits: int = 0
+    """How often it waited for another process's lock."""
+    busy_seconds: float = 0.0
+    """How long it waited, all in all."""
+    busy_longest: float = 0.0
+    """Seconds of the longest of these waits."""
+
+    def plus(self, commits: int, operations: int, waits: int, seconds: float, longest: float) -> StoreActivity:
+        """Return it with what was done on one more file."""
+        return StoreActivity(
+            open_tenants=self.open_tenants + 1,
+            commits=self.commits + commits,
+            operations=self.operations + operations,
+            busy_waits=self.busy_waits + waits,
+            busy_seconds=self.busy_seconds + seconds,
+            busy_longest=max(self.busy_longest, longest),
+        )
 
 
 def read_stats(file: TenantFile, now: int, boottime: int) -> tuple[tuple[QueueStats, ...], int | None, int, int]:

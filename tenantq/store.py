@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from msgspec import structs
+
 from tenantq import _schema, naming
 from tenantq._board import Board, new_slot
 from tenantq._checkpointer import Checkpointer, checkpoint
@@ -39,6 +41,7 @@ from tenantq.errors import (
     UnknownTenant,
 )
 from tenantq.memory import MemoryQueue
+from tenantq.stats import StoreActivity
 from tenantq.tenant import Tenant
 from tenantq.watch import Watch, list_names, list_shards
 
@@ -121,6 +124,7 @@ class Store:
         self._checkpointer = Checkpointer(self._checkpoint)
         self._start_listening()
         self._memory: MemoryQueue | None = None
+        self._past = StoreActivity()
         self.is_closed = False
         """Whether `close` was called."""
         self._make_locks()
@@ -217,6 +221,14 @@ class Store:
                         clock=self.clock,
                     )
         return self._memory
+
+    def activity(self) -> StoreActivity:
+        """Return what this process has done on the files since it opened the store; opens none, and locks none."""
+        with self._lock:
+            found = self._past
+            for handle in self._handles.values():
+                found = found.plus(*handle.activity())
+        return found
 
     def close(self) -> None:
         """Close every open tenant: each leaves one file, complete, where no other process has it open.
@@ -437,6 +449,7 @@ class Store:
         with self._lock:
             if self._handles.get(tenant_id) is handle:
                 del self._handles[tenant_id]
+                self._past = structs.replace(self._past.plus(*handle.activity()), open_tenants=0)
 
     def _unwatch(self, watch: Watch) -> None:
         with self._lock:
@@ -484,6 +497,7 @@ class Store:
         self._checkpointer.after_fork()
         self._start_listening()
         self._memory = None
+        self._past = StoreActivity()
         self._make_locks()
 
 

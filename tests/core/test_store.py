@@ -485,3 +485,14 @@ def test_a_locked_tenant_holds_up_no_other(tmp_path: Path) -> None:
         child.say()
         child.end()
         assert len(store.tenant("acme").claim("mail")) == 1
+
+
+def test_the_activity_of_a_store_counts_files_that_were_closed_too(tmp_path: Path) -> None:
+    with tenantq.open(tmp_path, max_open_tenants=1) as store:
+        for number in range(3):
+            store.tenant(f"t{number}").enqueue_many("mail", range(2))
+            store.tenant(f"t{number}").enqueue("mail", 2)
+        activity = store.activity()
+        assert (activity.open_tenants, activity.commits, activity.operations) == (1, 6, 6)
+        assert (activity.busy_waits, activity.busy_seconds, activity.busy_longest) == (0, 0.0, 0.0)
+    assert (store.activity().open_tenants, store.activity().commits) == (0, 6)

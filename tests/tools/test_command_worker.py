@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -88,6 +89,40 @@ def test_a_signal_drains(tq: StoreCommand, app: Path, number: signal.Signals) ->
     held = tq.json("stats", "acme")
     assert (held["ready"], held["claimed"]) == (2, 0)
     assert [path.name for path in tq.file_of("acme").parent.iterdir()] == ["acme.db"]
+
+
+def test_metrics_are_served_and_hold_what_was_handled(tq: StoreCommand, app: Path) -> None:
+    tq("enqueue", "acme", "jobs", "1")
+    process = spawn("worker", "--app", "shop:make", "--store", str(tq.path), "--metrics", "0", cwd=app)
+    url = wait_for(process, "metrics:").split()[-1]
+    assert url.startswith("http://127.0.0.1:")
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout.readline() == "begun 1\n"
+    process.stdin.write("\n")
+    process.stdin.flush()
+    wanted = 'tenantq_messages_total{layer="tenant",outcome="handled"} 1.0'
+    while wanted not in (text := urlopen(url, timeout=30).read().decode()):
+        assert process.poll() is None
+    for name in (
+        "commits_total",
+        "operations_total",
+        "busy_waits_total",
+        "busy_wait_seconds_total",
+        "open_tenants",
+    ):
+        assert f"\ntenantq_{name} " in text
+    process.send_signal(signal.SIGTERM)
+    out, _err = process.communicate()
+    assert (process.returncode, out) == (0, "drained: 1 handled\n")
+
+
+@pytest.mark.parametrize("address", ["nowhere", "localhost:", "127.0.0.1:65536", ":"])
+def test_an_address_that_is_none_is_told(tq: StoreCommand, app: Path, address: str) -> None:
+    tq("enqueue", "acme", "jobs", "1")
+    process = spawn("worker", "--app", "shop:make", "--store", str(tq.path), "--metrics", address, cwd=app)
+    _out, err = process.communicate()
+    assert (process.returncode, "[HOST:]PORT" in err) == (2, True)
 
 
 def test_a_second_signal_ends_at_once_and_loses_nothing(tq: StoreCommand, app: Path) -> None:

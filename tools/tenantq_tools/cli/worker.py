@@ -22,12 +22,20 @@ if TYPE_CHECKING:
 
 __all__ = ["load", "worker"]
 
+MOST_PORT = 65_535
+
 
 @click.command()
 @click.option("--app", required=True, metavar="MODULE:NAME", help="The worker, or the function that makes it.")
 @click.option("--concurrency", type=click.IntRange(min=1), metavar="N", help="Threads, whatever the app says.")
 @click.option(
     "--drain-timeout", type=click.FloatRange(min=0), metavar="S", help="Seconds that handlers get to end."
+)
+@click.option(
+    "--metrics",
+    "metrics_address",
+    metavar="[HOST:]PORT",
+    help="Serve metrics for Prometheus.  [default host: 127.0.0.1]",
 )
 @with_log_level
 @with_store(required=False)
@@ -38,6 +46,7 @@ def worker(
     app: str,
     concurrency: int | None,
     drain_timeout: float | None,
+    metrics_address: str | None,
     log_level: str,
     store_path: str | None,
     dsn: str | None,
@@ -73,6 +82,8 @@ def worker(
             found.concurrency = concurrency
         if drain_timeout is not None:
             found.drain_timeout = drain_timeout
+        if metrics_address is not None:
+            note(f"metrics: {_serve_metrics(found, metrics_address)}")
         note(f"worker {found.name}: {found.concurrency} threads on the store {found.store.root}")
         found.run()
     counts = found.counts
@@ -81,6 +92,22 @@ def worker(
     else:
         done = ", ".join(f"{count} {name}" for name, count in counts.items() if "." not in name)
         click.echo(f"drained: {done or 'nothing was handled'}")
+
+
+def _serve_metrics(found: Worker, address: str) -> str:
+    """Serve a worker's metrics; return their URL."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or int(port) > MOST_PORT:
+        raise click.BadParameter(f"{address} is not of the form [HOST:]PORT", param_hint="--metrics")
+    try:
+        metrics = importlib.import_module("tenantq_tools.metrics")
+    except ImportError as exc:
+        raise click.UsageError("metrics need prometheus-client: pip install 'tenantq[metrics]'") from exc
+    host = host or "127.0.0.1"
+    try:
+        return f"http://{host}:{metrics.serve(found, host, int(port))}/metrics"
+    except OSError as exc:
+        raise click.UsageError(f"metrics cannot be served at {address}: {exc}") from exc
 
 
 def _made(
