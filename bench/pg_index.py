@@ -109,7 +109,8 @@ def add_documents(result: Result, postgres: Server, index: str, statement: str |
         except Exception as exc:
             result.notes.append(f"{index}: {reason_of(exc)}")
             logs = []
-    rate = sum(log.numbers["claims"] / log.numbers["seconds"] for log in logs)
+    # One that got no turn in a very short trial claimed nothing, in no time.
+    rate = sum(log.numbers["claims"] / log.numbers["seconds"] for log in logs if log.numbers["seconds"])
     result.rows.append(
         row_of(
             f"documents' claim, {index}",
