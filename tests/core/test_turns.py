@@ -124,6 +124,43 @@ def test_a_turn_goes_on_for_a_while_though_another_one_waits(
     assert not one.is_over
 
 
+def test_one_that_is_next_looks_on_until_the_turn_is_over(
+    slot: tuple[Turn, Turn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = slot
+    for name in ("TURN_NS", "IDLE_NS", "STALE_NS"):
+        monkeypatch.setattr(_turns, name, 10**15)
+    monkeypatch.setattr(_turns, "HEED_SECONDS", 60.0)
+    one.take()
+    other.wait(0, 0.0001)
+    other._tries_as_next = 1
+    waiting = threading.Thread(target=other.wait, args=(1, 60.0))
+    waiting.start()
+    for _ in range(20):
+        one.end()
+        threading.Event().wait(0.001)
+    assert waiting.is_alive()
+    monkeypatch.setattr(_turns, "TURN_NS", 0)
+    one.end()
+    waiting.join(30)
+    assert not waiting.is_alive()
+
+
+def test_nobody_heeds_for_long_what_others_say_of_their_turns(
+    slot: tuple[Turn, Turn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = slot
+    monkeypatch.setattr(_turns, "IDLE_NS", 10**15)
+    one.take()  # and is killed, say
+    started = time.monotonic()
+    for tries in range(5):
+        other.wait(tries, 60.0)
+    other._tries_as_next = 1
+    other.wait(5, 60.0)
+    other.rest()
+    assert time.monotonic() - started < 30
+
+
 def test_nobody_makes_way_for_one_that_has_the_lock_or_is_gone(
     slot: tuple[Turn, Turn], monkeypatch: pytest.MonkeyPatch
 ) -> None:

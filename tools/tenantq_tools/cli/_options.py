@@ -9,13 +9,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 import tenantq
+from tenantq.arguments import DEFAULT_MAX_ATTEMPTS
 from tenantq_tools.cli._failures import PROBLEM
 from tenantq_tools.cli._output import note
 
 if TYPE_CHECKING:
     from tenantq_bridge import PostgresQueue
 
-__all__ = ["confirm", "connect", "open_store", "with_json", "with_postgres", "with_store", "with_yes"]
+__all__ = [
+    "confirm",
+    "connect",
+    "open_store",
+    "with_json",
+    "with_message",
+    "with_postgres",
+    "with_store",
+    "with_yes",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -70,6 +80,29 @@ def with_json(function: F) -> F:
         help="Print JSON: a document, or a line for each item.",
     )
     return option(function)
+
+
+def with_message(function: F) -> F:
+    """Add the options of one message; the parameters are text, raw, delay, at, priority, key and max_attempts."""
+    options = (
+        click.option("--text", is_flag=True, help="PAYLOAD is text, not JSON: it is sent as a JSON string."),
+        click.option("--raw", is_flag=True, help="PAYLOAD is bytes, not JSON: they are kept as they are."),
+        click.option("--delay", type=float, metavar="S", help="Claimable after so many seconds."),
+        click.option("--at", metavar="ISO", help="Claimable from then on, such as 2026-11-30T08:00:00Z."),
+        click.option("--priority", type=int, default=0, metavar="N", show_default=True, help="Higher ones first."),
+        click.option("--key", metavar="K", help="While one with this key waits or is claimed, add no other."),
+        click.option(
+            "--max-attempts",
+            type=int,
+            default=DEFAULT_MAX_ATTEMPTS,
+            metavar="N",
+            show_default=True,
+            help="Attempts before the message is a dead letter.",
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
 
 
 def with_yes(function: F) -> F:

@@ -15,13 +15,12 @@ import click
 import msgspec
 
 from tenantq import Store, TenantqError
-from tenantq.arguments import DEFAULT_MAX_ATTEMPTS
 from tenantq.naming import check_tenant_id
 from tenantq_tools.cli._batches import Batches
 from tenantq_tools.cli._entries import Entry, EntryParser, Options, check_entry, parse_moment, parse_payload
 from tenantq_tools.cli._failures import PROBLEM
 from tenantq_tools.cli._lines import Line, read_lines
-from tenantq_tools.cli._options import open_store, with_json, with_store
+from tenantq_tools.cli._options import open_store, with_json, with_message, with_store
 from tenantq_tools.cli._output import note, print_json, print_table, printable
 from tenantq_tools.cli._progress import progress
 from tenantq_tools.cli._signals import on_signals
@@ -39,20 +38,7 @@ KEPT_PROBLEMS = 1000
 @click.argument("tenant", required=False)
 @click.argument("queue", required=False)
 @click.argument("payload", required=False)
-@click.option("--text", is_flag=True, help="PAYLOAD is text, not JSON: it is sent as a JSON string.")
-@click.option("--raw", is_flag=True, help="PAYLOAD is bytes, not JSON: they are kept as they are.")
-@click.option("--delay", type=float, metavar="S", help="Claimable after so many seconds.")
-@click.option("--at", metavar="ISO", help="Claimable from then on, such as 2026-11-30T08:00:00Z.")
-@click.option("--priority", type=int, default=0, metavar="N", show_default=True, help="Higher ones first.")
-@click.option("--key", metavar="K", help="While a message with this key waits or is claimed, add no other.")
-@click.option(
-    "--max-attempts",
-    type=int,
-    default=DEFAULT_MAX_ATTEMPTS,
-    metavar="N",
-    show_default=True,
-    help="Attempts before the message is a dead letter.",
-)
+@with_message
 @click.option(
     "--file", "source", type=click.File("rb"), metavar="FILE", help="Read JSON lines; - is standard input."
 )

@@ -7,10 +7,9 @@ from typing import Any
 import click
 import msgspec
 
-from tenantq.arguments import DEFAULT_MAX_ATTEMPTS
 from tenantq_tools.cli._entries import Options, check_entry, parse_moment, parse_payload
 from tenantq_tools.cli._failures import PROBLEM
-from tenantq_tools.cli._options import confirm, connect, with_json, with_postgres, with_yes
+from tenantq_tools.cli._options import confirm, connect, with_json, with_message, with_postgres, with_yes
 from tenantq_tools.cli._output import print_json, print_table, printable
 
 __all__ = ["assign", "forget", "owners", "send"]
@@ -20,20 +19,7 @@ __all__ = ["assign", "forget", "owners", "send"]
 @click.argument("tenant")
 @click.argument("queue")
 @click.argument("payload")
-@click.option("--text", is_flag=True, help="PAYLOAD is text, not JSON: it is sent as a JSON string.")
-@click.option("--raw", is_flag=True, help="PAYLOAD is bytes, not JSON: they are kept as they are.")
-@click.option("--delay", type=float, metavar="S", help="Claimable after so many seconds.")
-@click.option("--at", metavar="ISO", help="Claimable from then on, such as 2026-11-30T08:00:00Z.")
-@click.option("--priority", type=int, default=0, metavar="N", show_default=True, help="Higher ones first.")
-@click.option("--key", metavar="K", help="Add no other while a message with this key is in the tenant's queue.")
-@click.option(
-    "--max-attempts",
-    type=int,
-    default=DEFAULT_MAX_ATTEMPTS,
-    metavar="N",
-    show_default=True,
-    help="Attempts before the message is a dead letter.",
-)
+@with_message
 @with_postgres()
 @with_json
 def send(
