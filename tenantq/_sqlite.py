@@ -7,7 +7,7 @@ import ctypes
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -173,13 +173,6 @@ class Database:
         """Run one statement that returns no rows."""
         try:
             self._execute(sql, parameters)
-        except (apsw.Error, OverflowError, TypeError, ValueError) as exc:
-            raise self._translated(exc) from exc
-
-    def execute_many(self, sql: str, rows: Iterable[Parameters]) -> None:
-        """Run one statement for each row of parameters."""
-        try:
-            self._connection.executemany(sql, rows).fetchall()
         except (apsw.Error, OverflowError, TypeError, ValueError) as exc:
             raise self._translated(exc) from exc
 
