@@ -14,10 +14,12 @@ the figures of growth are for an hour.
 
 from __future__ import annotations
 
+import importlib
+
 import msgspec
 
 from bench._children import Crew, reason_of
-from bench._claimers import DOCUMENTS, prepare
+from bench._claimers import DOCUMENTS, open_queue, prepare
 from bench._jobs_table import STOCK, TUNED, TUNED_SERVER
 from bench._measure import Ratio, paired
 from bench._options import Options
@@ -70,6 +72,8 @@ class Trial(msgspec.Struct, kw_only=True):
     put: int
     taken: int
     seconds: float
+    verdict: str = ""
+    """Of `tenantq bridge health`, at the end and before the load stops; for a queue of ours."""
 
     @property
     def thirds(self) -> tuple[int, int]:
@@ -91,7 +95,8 @@ def run(options: Options) -> Result:
             prepare(postgres, f"full_{number}", claimer, backlog)
         rate = options.pick(options.rate, 200.0)
         if rate:
-            rate = min(rate, SHARE * min(carried(postgres, name, options) for name in TABLES))
+            measured = {arm.claimer for arm in arms}
+            rate = min(rate, SHARE * min(carried(postgres, name, options) for name in measured))
         result.parameters |= {
             "postgres": postgres.version,
             "rate": round(rate),
@@ -102,6 +107,8 @@ def run(options: Options) -> Result:
         for arm in arms:
             try:
                 found[arm.name] = measure(postgres, arm, rate, seconds=seconds, count=count, options=options)
+                if found[arm.name].verdict:
+                    result.notes.append(f"{arm.name}: `tenantq bridge health` says {found[arm.name].verdict}")
             except Exception as exc:
                 result.notes.append(f"{arm.name}: {reason_of(exc)}")
     result.rows = [row_of(arm.name, found.get(arm.name)) for arm in arms]
@@ -165,6 +172,7 @@ def measure(postgres: Server, arm: Arm, rate: float, *, seconds: float, count: i
                 vacuum_at=seconds / 2 if arm.is_vacuumed else None,
             ) as watch:
                 window = crew.measure(seconds)
+            verdict = verdict_of(dsn) if arm.claimer == TENANTQ else ""
             logs = crew.stop()
     return Trial(
         slices=slices_of(logs, count),
@@ -172,7 +180,18 @@ def measure(postgres: Server, arm: Arm, rate: float, *, seconds: float, count: i
         put=window.counts[load.workers] if rate else 0,
         taken=sum(window.counts[: load.workers]),
         seconds=window.seconds,
+        verdict=verdict,
     )
+
+
+def verdict_of(dsn: str) -> str:
+    """Return what the bridge itself says of its tables."""
+    queue = open_queue(dsn)
+    try:
+        health = importlib.import_module("tenantq_bridge").read_health(queue)
+    finally:
+        queue.close()
+    return f"{health.verdict.value}: {health.reason}"
 
 
 def row_of(name: str, trial: Trial | None) -> Row:
