@@ -67,7 +67,7 @@ from tenantq.stats import QueueStats, StoreActivity, TenantStats
 from tenantq.store import Store, open  # noqa: A004 - tenantq.open reads as it should
 from tenantq.tenant import Tenant
 from tenantq.transaction import Transaction
-from tenantq.watch import Watch
+from tenantq.watch import Waiting, Watch
 from tenantq.worker import Worker
 
 __all__ = [
@@ -117,6 +117,7 @@ __all__ = [
     "UnknownTenant",
     "UnsupportedSQLite",
     "VerifyReport",
+    "Waiting",
     "Watch",
     "Worker",
     "WrongTenant",

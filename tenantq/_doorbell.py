@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import hashlib
 import logging
 import mmap
 import os
@@ -25,12 +24,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["SLOTS", "Doorbell", "shard_of", "slot_of"]
+from tenantq.naming import key_of
+
+__all__ = ["SLOTS", "Doorbell", "shard_of", "slot_of", "slot_of_key"]
 
 logger = logging.getLogger("tenantq.doorbell")
 
 SLOTS = 4096
 """A tenant's slot is twelve bits of its id's hash; the first eight are its shard directory."""
+
+_SLOT_SHIFT = 64 - (SLOTS - 1).bit_length()
 
 FILE_NAME = ".doorbell"
 
@@ -47,7 +50,12 @@ Subscriber = Callable[[frozenset[int]], None]
 
 def slot_of(tenant_id: str) -> int:
     """Return a tenant's slot."""
-    return int.from_bytes(hashlib.sha256(tenant_id.encode()).digest()[:2], "big") >> 4
+    return slot_of_key(key_of(tenant_id))
+
+
+def slot_of_key(key: int) -> int:
+    """Return the slot of the tenant with a key."""
+    return key >> _SLOT_SHIFT
 
 
 def shard_of(slot: int) -> str:

@@ -9,12 +9,14 @@ from tenantq._bounds import Admitted
 from tenantq._file_outbox import FileOutbox
 from tenantq._file_transaction import STEP
 from tenantq._file_upkeep import FileUpkeep
+from tenantq._schedule import Waiting
 from tenantq._sqlite import Row
 from tenantq.sqlfile import load_statements
 
 __all__ = ["STEP", "TenantFile"]
 
 _QUEUE = load_statements("tenantq", "queue.sql")
+_STATS = load_statements("tenantq", "stats.sql")
 _DEAD = load_statements("tenantq", "dead.sql")
 
 FIND_CLAIMABLE = _QUEUE["find_claimable"]
@@ -277,17 +279,20 @@ class TenantFile(FileUpkeep, FileOutbox):
             depths[2] -= 1
             depths[1] += 1
         self.news = self.news or bool(expired or due)
-        self._is_due_known = False
+        self._learn_due()
         return len(expired) + len(due), len(expired)
 
     def is_due(self, now: int, boottime: int) -> bool:
         """Tell whether there is something to settle; asks the file only after somebody else has changed it."""
         if not self._is_due_known:
-            self._due_at, self._leased_until = self.next_due()
-            self._is_due_known = True
+            self._learn_due()
         return (self._due_at is not None and self._due_at <= now) or (
             self._leased_until is not None and self._leased_until <= boottime
         )
+
+    def _learn_due(self) -> None:
+        self._due_at, self._leased_until = self.next_due()
+        self._is_due_known = True
 
     def _expect(self, due_at: int) -> None:
         """Remember that something will be due, and no later than this."""
@@ -298,6 +303,21 @@ class TenantFile(FileUpkeep, FileOutbox):
         """Return when time alone will next change something: wall time, and time since the boot."""
         due_at, leased_until = self._execute(_QUEUE["next_due"])[0]
         return due_at, leased_until
+
+    def settle_schedule(self) -> bool:
+        """Write into the store's schedule all that the file has; False while another connection is writing.
+
+        Outside of a transaction. Until the file changes again, nobody has to open it to know.
+        """
+        if self.entry is None or not self.database.try_begin():
+            return False
+        try:
+            (are_ready, are_events) = self._execute(_STATS["what_waits"])[0]
+            waiting = (Waiting.MESSAGES if are_ready else 0) | (Waiting.EVENTS if are_events else 0)
+            self.entry.settle(waiting, *self.next_due())
+        finally:
+            self.database.rollback()
+        return True
 
     def has_leases(self) -> bool:
         """Tell whether anything is claimed."""

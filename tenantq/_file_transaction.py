@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tenantq._bounds import Bounds
+from tenantq._schedule import Entry, Waiting
 from tenantq._sqlite import Database, Parameters, Row
 from tenantq.sqlfile import load_statements
 
@@ -18,6 +19,8 @@ _STATS = load_statements("tenantq", "stats.sql")
 
 ADD_DEPTH = _STATS["add_depth"]
 
+MESSAGES, EVENTS = int(Waiting.MESSAGES), int(Waiting.EVENTS)
+
 
 class FileTransaction:
     """The transaction of one open file. Not for two threads at once."""
@@ -30,6 +33,7 @@ class FileTransaction:
         *,
         max_depth: int | None = None,
         tell_of_room: Callable[[], None] = lambda: None,
+        entry: Entry | None = None,
     ) -> None:
         self.database = database
         self.tenant_id = meta["tenant_id"]
@@ -43,6 +47,8 @@ class FileTransaction:
         self.ready: dict[str, int] = {}
         """How many messages were ready in a queue when we last changed it. A hint: others may have them by now."""
         self.bounds = Bounds(database, max_depth)
+        self.entry = entry
+        """Its record in the store's schedule."""
         self._tell_of_room = tell_of_room
         self._has_room = False
         self._execute = database.execute
@@ -79,6 +85,8 @@ class FileTransaction:
                         self._has_room = True
             if self._emitted:
                 self._run(_OUTBOX["count_events"], (self._last_seq, self._emitted))
+            if self.entry is not None:
+                self._announce(self.entry, ready)
             self.database.commit()
         except Exception:
             self.rollback()
@@ -95,6 +103,13 @@ class FileTransaction:
         self.commits += 1
         if self._has_room:
             self._tell_of_room()
+
+    def _announce(self, entry: Entry, ready: dict[str, int]) -> None:
+        """Write into the schedule what the transaction leaves for others: before it commits, so never too late."""
+        waiting = MESSAGES if any(ready.values()) else 0
+        if self._emitted:
+            waiting |= EVENTS
+        entry.expect(waiting, self._due_at, self._leased_until, is_whole=self._is_due_known)
 
     def rollback(self) -> None:
         """Undo the transaction."""

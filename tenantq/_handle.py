@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 from tenantq._file import TenantFile
 from tenantq._line import Line, Waiting
-from tenantq.errors import FileReplaced, TenantBusy, TransactionError
+from tenantq._schedule import signature_of
+from tenantq.errors import FileReplaced, TenantBusy, TenantqError, TransactionError
 
 __all__ = ["MERGE", "Handle", "HandleGone"]
 
@@ -176,10 +177,20 @@ class Handle:
                 if self.file.database.was_replaced():
                     self.file.database.abandon_replaced()
                 else:
-                    self.file.database.close()
+                    self._leave()
             return True
         finally:
             self._line.hand_over()
+
+    def _leave(self) -> None:
+        """Close the file, and say in the store's schedule what it has and how it looks from now on."""
+        try:
+            is_settled = self.file.settle_schedule()
+        except TenantqError:
+            is_settled = False  # a damaged file: whoever has work for it finds out
+        self.file.database.close()
+        if self.file.entry is not None:
+            self.file.entry.stamp(signature_of(self.path) if is_settled else 0)
 
     def disown(self) -> None:
         """Give the file up in a forked child, where it belongs to the parent."""

@@ -196,6 +196,19 @@ class Database:
             if self._turn is not None:
                 self._turn.take()
 
+    def try_begin(self) -> bool:
+        """Begin a write transaction if nobody else has the lock at this moment."""
+        self._connection.set_busy_handler(None)
+        try:
+            self._execute("BEGIN IMMEDIATE")
+        except apsw.BusyError:
+            return False
+        except apsw.Error as exc:
+            raise self._translated(exc) from exc
+        finally:
+            self._connection.set_busy_handler(self._wait_for_lock)
+        return True
+
     def make_way(self) -> None:
         """Let another process begin first, if this one has had its turn: then `begin` need not do so."""
         if self._turn is None or not self._turn.is_over:

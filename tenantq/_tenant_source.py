@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tenantq._schedule import Waiting
 from tenantq._sources import IDLE_WAIT, ClaimingSource
 from tenantq.errors import LeaseLost
 from tenantq.message import Message
@@ -51,7 +52,7 @@ class TenantSource(ClaimingSource):
         self._acking: list[Message[Any]] = []
         self._stragglers: list[threading.Thread] = []
         self._queues = list(queues)
-        self._watch = store.watch()
+        self._watch = store.watch(only=Waiting.MESSAGES)
         self._line: deque[str] = deque()
         self._in_line: set[str] = set()
         self._schedule: list[tuple[float, str]] = []

@@ -28,6 +28,7 @@ _SHARD = re.compile(r"[0-9a-f]{2}")
 _SPELLED_BYTES = 130
 """UTF-8 bytes of an id that base32 can spell within 255 bytes, beside stem, suffixes and sidecars."""
 _HASHED = "~"
+_KEY_BYTES = 8
 
 
 def check_tenant_id(tenant_id: str) -> str:
@@ -54,9 +55,26 @@ _checked_name = lru_cache(maxsize=4096)(_check_name)
 """Each verb checks its queue's name: one that was good is not looked at again."""
 
 
+def key_of(tenant_id: str) -> int:
+    """Return a number of 64 bits for a tenant, the first of its id's hash."""
+    return int.from_bytes(hashlib.sha256(tenant_id.encode()).digest()[:_KEY_BYTES], "big")
+
+
+def key_of_file(name: str) -> int | None:
+    """Return the key of the tenant that a file name belongs to, a hashed one too; None if it is not a tenant's."""
+    tenant_id = tenant_id_of(name)
+    if tenant_id is not None:
+        return key_of(tenant_id)
+    try:
+        digest = _bytes_of(name.removesuffix(SUFFIX).partition(f".{_HASHED}")[2]) if is_hashed(name) else b""
+    except ValueError:
+        return None
+    return int.from_bytes(digest[:_KEY_BYTES], "big") if len(digest) == hashlib.sha256().digest_size else None
+
+
 def shard_name(tenant_id: str) -> str:
     """Return the shard directory of a tenant: the first two hex digits of its id's hash."""
-    return hashlib.sha256(tenant_id.encode()).hexdigest()[:2]
+    return f"{key_of(tenant_id) >> 56:02x}"
 
 
 def file_name(tenant_id: str) -> str:
@@ -78,8 +96,7 @@ def tenant_id_of(name: str) -> str | None:
     if not dot:
         return stem if file_name(stem) == name else None
     try:
-        padded = spelled.upper() + "=" * (-len(spelled) % 8)
-        tenant_id = base64.b32hexdecode(padded).decode()
+        tenant_id = _bytes_of(spelled).decode()
     except ValueError:
         return None
     return tenant_id if not _problem(tenant_id) and file_name(tenant_id) == name else None
@@ -97,6 +114,11 @@ def is_shard(name: str) -> bool:
 
 def _base32(data: bytes) -> str:
     return base64.b32hexencode(data).decode().rstrip("=").lower()
+
+
+def _bytes_of(spelled: str) -> bytes:
+    """Undo `_base32`; raises ValueError."""
+    return base64.b32hexdecode(spelled.upper() + "=" * (-len(spelled) % 8))
 
 
 def _problem(name: object) -> str:

@@ -19,13 +19,14 @@ from msgspec import structs
 from tenantq import _schema, naming
 from tenantq._board import Board, new_slot
 from tenantq._checkpointer import Checkpointer, checkpoint
-from tenantq._doorbell import Doorbell, slot_of
+from tenantq._doorbell import Doorbell, slot_of, slot_of_key
 from tenantq._file import TenantFile
 from tenantq._filesystem import refuse_network_filesystem
 from tenantq._handle import Handle
 from tenantq._listeners import Listeners
 from tenantq._load import Load, name_of
 from tenantq._producers import Rooms
+from tenantq._schedule import Entry, Schedule, Waiting
 from tenantq._sqlite import Database, check_sqlite_version
 from tenantq._turns import Turn
 from tenantq.backoff import Backoff
@@ -121,6 +122,7 @@ class Store:
         self._doorbell = Doorbell(root)
         self._room_bell = Doorbell(root, ROOM_BELL)
         self._board = Board(root)
+        self._schedule = Schedule(root)
         self._checkpointer = Checkpointer(self._checkpoint)
         self._start_listening()
         self._memory: MemoryQueue | None = None
@@ -174,6 +176,7 @@ class Store:
             path.unlink(missing_ok=True)
             _schema.remove_sidecars(path)
             _schema.sync_directory(path.parent)
+            self._schedule.drop(naming.key_of(tenant_id))
         return True
 
     def restore(self, tenant_id: str, source: str | os.PathLike[str], *, replace: bool = True) -> None:
@@ -192,14 +195,24 @@ class Store:
             replace=replace,
             exclusive=lambda: self.exclusive(tenant_id),
         )
-        self.ring(tenant_id)
+        entry = self._schedule.entry(naming.key_of(tenant_id))
+        if entry is not None:
+            entry.doubt()
+        self._ring(slot_of(tenant_id), entry)
 
-    def watch(self, sweep_interval: float = SWEEP_INTERVAL) -> Watch:
-        """Return a Watch over all tenants; its first `wait` returns every one of them."""
+    def watch(self, sweep_interval: float = SWEEP_INTERVAL, *, only: Waiting | None = None) -> Watch:
+        """Return a Watch over all tenants; its first `wait` returns every one of them.
+
+        With `only` it is one over those tenants that have messages to claim, or events to forward: the
+        schedule knows them, and no other tenant's file is opened.
+        """
         self._check_open()
         watch = Watch(
             self.root,
             self._doorbell,
+            self._schedule,
+            self.clock,
+            only=only,
             sweep_interval=sweep_interval,
             unsubscribe=self._unwatch,
             read_id=self._read_id,
@@ -253,6 +266,7 @@ class Store:
         self._doorbell.close()
         self._room_bell.close()
         self._board.close()
+        self._schedule.close()
         if failures:
             raise failures[0]
 
@@ -303,10 +317,6 @@ class Store:
                         _schema.remove_sidecars(path)
                         _schema.create_file(path, tenant_id)
             return self._open(tenant_id, path)
-
-    def ring(self, tenant_id: str) -> None:
-        """Tell who listens, in any process, that a tenant has something new."""
-        self._doorbell.ring(slot_of(tenant_id))
 
     def listening(self, tenant_id: str) -> contextlib.AbstractContextManager[threading.Event]:
         """Give an event that is set whenever a tenant may have something new."""
@@ -388,8 +398,15 @@ class Store:
             with self._lock:
                 self._opening -= 1
 
+    def _ring(self, slot: int, entry: Entry | None) -> None:
+        """Tell who listens, in any process, that a tenant has something new."""
+        if entry is not None:
+            entry.ring()
+        self._doorbell.ring(slot)
+
     def _open_file(self, tenant_id: str, path: Path) -> Handle:
-        slot = slot_of(tenant_id)
+        key = naming.key_of(tenant_id)
+        slot = slot_of_key(key)
         place = self._board.slot(slot)
         database = Database(
             path,
@@ -402,19 +419,21 @@ class Store:
         )
         try:
             meta = _schema.check_file(database, tenant_id)
+            entry = self._schedule.entry(key)
             file = TenantFile(
                 database,
                 meta,
                 self.clock.boot_id(),
                 max_depth=self.config.max_depth,
                 tell_of_room=self.rooms.bell_of(tenant_id),
+                entry=entry,
             )
             file.end_leases_of_another_boot()
         except BaseException:
             database.close()
             raise
         database.on_long_wal = partial(self._checkpointer.request, tenant_id)
-        return Handle(file, path, partial(self._doorbell.ring, slot))
+        return Handle(file, path, partial(self._ring, slot, entry))
 
     def _checkpoint(self, tenant_id: str) -> None:
         # Behind the gate: the file is neither closed, replaced nor forked away meanwhile.
@@ -494,6 +513,7 @@ class Store:
         self._watches = ()
         self._doorbell.after_fork()
         self._room_bell.after_fork()
+        self._schedule.after_fork()
         self._checkpointer.after_fork()
         self._start_listening()
         self._memory = None

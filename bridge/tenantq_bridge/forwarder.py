@@ -25,7 +25,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import msgspec
 from msgspec import structs
 
-from tenantq import Store, Watch
+from tenantq import Store, Waiting, Watch
 from tenantq.arguments import check_limit, check_seconds
 from tenantq.clock import nanoseconds
 from tenantq.errors import FileReplaced, TenantqError, UnknownTenant
@@ -230,7 +230,7 @@ class Forwarder(Service):
 
     def _notice(self, timeout: float) -> None:
         if self._watch is None:
-            self._watch = self.store.watch()
+            self._watch = self.store.watch(only=Waiting.EVENTS)
         self._line.add(sorted(self._watch.wait(timeout)))
         self._line.add_due()
 

@@ -31,6 +31,12 @@ SELECT min((
 ))
 FROM level;
 
+-- name: what_waits
+-- Whether messages are ready, in any queue, and whether events wait for Postgres.
+SELECT
+    EXISTS (SELECT 1 FROM queue INDEXED BY queue_ready WHERE claimed_by IS NULL AND due_at IS NULL),
+    (SELECT pending > 0 FROM tenantq_forwarded WHERE id = 1);
+
 -- name: add_depth
 UPDATE tenantq_depth
 SET last_id   = max(last_id, :last_id),

@@ -46,6 +46,7 @@ SCANS_OF_FEW = (
     "SCAN json_each",
     "SCAN queue USING COVERING INDEX queue_due",
     "SCAN queue USING COVERING INDEX queue_leased",
+    "SCAN queue USING INDEX queue_ready",
     "SCAN tenantq_bound",
 )
 """Of the priorities in use, of the ids given, and of the first entry of an index or table."""

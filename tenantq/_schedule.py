@@ -1,0 +1,332 @@
+"""The schedule of a store: when each tenant will have something to do, known without opening its file.
+
+A mapped file has a record for each tenant: whether messages are ready and events wait for Postgres, when the
+earliest delayed message is due and the earliest lease ends, when the tenant last had news, and how its file
+looked when it was last closed. Whoever changes a tenant writes its record, in memory, while it holds the file's
+write lock: what comes sooner before its COMMIT, what is over when it closes the file. So a record may be early,
+after a transaction that was undone or a process that was killed, and never late. A worker that starts reads the
+records of all tenants, and opens the files of those that have something for it.
+
+It survives the processes, not the host. After a boot, where the file was deleted, and for what wrote to a tenant
+without us, a shell or a `cp`, the look of the files (`signature_of`) says that a record is not to be trusted.
+
+The file: a page with what it is, a directory with the first page of each slot of tenants, and pages of records,
+those of a slot in a chain.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import fcntl
+import hashlib
+import logging
+import mmap
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tenantq._doorbell import SLOTS, slot_of_key
+from tenantq.clock import SystemClock
+
+__all__ = ["Entry", "Record", "Schedule", "Waiting", "sign", "signature_of"]
+
+logger = logging.getLogger("tenantq.schedule")
+
+FILE_NAME = ".schedule"
+
+LAYOUT = 1
+"""Of the file. Another one's is not read: it is begun anew, and the files are looked at."""
+
+_KEY, _RUNG, _DUE, _LEASED, _WAITING, _SIGNATURE = range(6)
+_WORDS = 6
+"""Of eight bytes, in a record."""
+
+_PAGE_WORDS = 512
+_HEADER_WORDS = 2
+_RECORDS = (_PAGE_WORDS - _HEADER_WORDS) // _WORDS
+"""In a page, behind the number of the slot's next page."""
+
+_DIRECTORY_PAGE = 1
+_FIRST_PAGE = _DIRECTORY_PAGE + SLOTS // _PAGE_WORDS
+_SEGMENT_PAGES = 256
+_SEGMENT_BYTES = _SEGMENT_PAGES * _PAGE_WORDS * 8
+"""The file grows, and is mapped, in pieces of a MiB."""
+
+_IDENTITY, _PAGES = 0, 1
+"""Words of the first page: whose file it is, and how many pages are in use."""
+
+
+class Waiting(enum.IntFlag):
+    """What a tenant may have for somebody."""
+
+    MESSAGES = 1
+    """Messages that are ready; for who asks, those that are due too."""
+    EVENTS = 2
+    """Events in the outbox that Postgres is not known to have."""
+
+
+class Record(NamedTuple):
+    """What the schedule says of one tenant."""
+
+    key: int
+    """Of its id; see `tenantq.naming.key_of`."""
+    rung_at: int
+    """When it last had news, in monotonic nanoseconds."""
+    due_at: int
+    """When the earliest delayed message is due, in Unix nanoseconds; 0: there is none."""
+    leased_until: int
+    """When the earliest lease ends, in nanoseconds since the boot; 0: there is none."""
+    waiting: int
+    """Flags of Waiting."""
+    signature: int
+    """How its file looked when it was closed and all the rest was true; 0: nobody knows."""
+
+
+def signature_of(path: Path) -> int:
+    """Return a number that every commit to a tenant's file changes, without opening it; 0 where there is no file.
+
+    A commit changes the file or its -wal: their inodes, sizes and times are in it.
+    """
+    try:
+        file = path.stat()
+    except OSError:
+        return 0
+    try:
+        wal = path.with_name(f"{path.name}-wal").stat()
+    except OSError:
+        return sign(file, None)
+    return sign(file, wal)
+
+
+def sign(file: os.stat_result, wal: os.stat_result | None) -> int:
+    """Return the signature of what was found of a file and its -wal."""
+    facts: tuple[int, ...] = (file.st_ino, file.st_size, file.st_mtime_ns)
+    if wal is not None and wal.st_size:  # an empty one holds nothing, and comes and goes with readers
+        facts += (wal.st_ino, wal.st_size, wal.st_mtime_ns)
+    return hash(facts) & 0xFFFF_FFFF_FFFF_FFFF or 1
+
+
+class Entry:
+    """The record of one tenant, to be written. Its owner holds the tenant's write lock, but for `ring`."""
+
+    __slots__ = ("_key", "_words")
+
+    def __init__(self, words: memoryview, key: int) -> None:
+        self._words = words
+        self._key = key
+
+    def expect(self, waiting: int, due_at: int | None, leased_until: int | None, *, is_whole: bool) -> None:
+        """Say what a transaction that is about to commit leaves behind.
+
+        is_whole: whether the two times are the earliest of the whole file, and not of the transaction alone.
+        """
+        words = self._words
+        if waiting & ~words[_WAITING]:
+            words[_WAITING] |= waiting
+        due, leased = due_at or 0, leased_until or 0
+        is_whole = is_whole and words[_KEY] == self._key  # else the tenant was deleted meanwhile
+        if due != words[_DUE] and (is_whole or (due and not 0 < words[_DUE] < due)):
+            words[_DUE] = due
+        if leased != words[_LEASED] and (is_whole or (leased and not 0 < words[_LEASED] < leased)):
+            words[_LEASED] = leased
+
+    def ring(self) -> None:
+        """Say that the tenant has news."""
+        self._words[_RUNG] = time.monotonic_ns()
+
+    def settle(self, waiting: int, due_at: int | None, leased_until: int | None) -> None:
+        """Say what the file has, all of it."""
+        if self._words[_KEY] == self._key:  # else the tenant was deleted, and the record may be another's
+            self._words[_WAITING] = waiting
+            self._words[_DUE] = due_at or 0
+            self._words[_LEASED] = leased_until or 0
+
+    def stamp(self, signature: int) -> None:
+        """Say how the file looks of which all the rest is true."""
+        if self._words[_KEY] == self._key:
+            self._words[_SIGNATURE] = signature
+
+    def doubt(self) -> None:
+        """Say that the file may have anything: whoever is interested looks."""
+        self._words[_SIGNATURE] = 0
+        self._words[_WAITING] = Waiting.MESSAGES | Waiting.EVENTS
+
+
+class Schedule:
+    """The schedule of one store in this process. Threads may share it."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / FILE_NAME
+        self._lock = threading.Lock()
+        self._segments: dict[int, memoryview] = {}
+        self._descriptor = -1
+        self._is_refused = False
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is one: not where it cannot be made, on a full disk, say."""
+        return self._open() >= 0
+
+    def entry(self, key: int) -> Entry | None:
+        """Return a tenant's record, a new and empty one if it has none; None where there is no schedule."""
+        try:
+            words = self._find(key)
+            if words is None and self.is_there:
+                with _locked(self._path.parent):
+                    words = self._find(key) or self._add(key)
+        except OSError:
+            logger.warning("a tenant gets no record in the schedule; the sweep finds its work", exc_info=True)
+            return None
+        return None if words is None else Entry(words, key)
+
+    def drop(self, key: int) -> None:
+        """Forget a tenant that is no more."""
+        words = self._find(key)
+        if words is not None:
+            words[_RUNG:] = memoryview(bytes(8 * (_WORDS - 1))).cast("Q")
+            words[_KEY] = 0
+
+    def records(self, slot: int) -> Iterator[Record]:
+        """Yield the records of a slot."""
+        for page in self._pages(slot):
+            for number, key in enumerate(page[_HEADER_WORDS::_WORDS].tolist()):
+                if key:
+                    start = _HEADER_WORDS + number * _WORDS
+                    yield Record(*page[start : start + _WORDS].tolist())
+
+    def slots(self) -> list[int]:
+        """Return the slots that have records."""
+        if not self.is_there:
+            return []
+        return [slot for slot, page in enumerate(self._directory().tolist()) if page]
+
+    def close(self) -> None:
+        """Give the file up; the map goes with the last entry that somebody has."""
+        with self._lock:
+            descriptor, self._descriptor = self._descriptor, -1
+            self._segments = {}
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def after_fork(self) -> None:
+        """Renew, in a child, what a thread of the parent may have held."""
+        self._lock = threading.Lock()
+
+    # The file
+
+    def _find(self, key: int) -> memoryview | None:
+        for page in self._pages(slot_of_key(key)):
+            keys = page[_HEADER_WORDS::_WORDS].tolist()
+            if key in keys:
+                start = _HEADER_WORDS + keys.index(key) * _WORDS
+                return page[start : start + _WORDS]
+        return None
+
+    def _add(self, key: int) -> memoryview:
+        slot = slot_of_key(key)
+        last: memoryview | None = None
+        for last in self._pages(slot):
+            keys = last[_HEADER_WORDS::_WORDS].tolist()
+            if 0 in keys:
+                start = _HEADER_WORDS + keys.index(0) * _WORDS
+                break
+        else:
+            number = self._add_page()
+            link = self._directory()[slot : slot + 1] if last is None else last[:1]
+            last, start = self._page(number), _HEADER_WORDS
+            link[0] = number
+        last[start] = key
+        return last[start : start + _WORDS]
+
+    def _add_page(self) -> int:
+        """Take a page that is in no chain yet; one that a killed process took stays unused."""
+        head = self._page(0)
+        number = head[_PAGES]
+        if number % _SEGMENT_PAGES == 0:
+            # Given by the disk now: a write to a hole on a full one would end the process.
+            os.posix_fallocate(self._descriptor, number // _SEGMENT_PAGES * _SEGMENT_BYTES, _SEGMENT_BYTES)
+        head[_PAGES] = number + 1
+        return int(number)
+
+    def _pages(self, slot: int) -> Iterator[memoryview]:
+        if not self.is_there:
+            return
+        number = self._directory()[slot]
+        while number:
+            page = self._page(number)
+            yield page
+            number = page[0]
+
+    def _directory(self) -> memoryview:
+        start = _DIRECTORY_PAGE * _PAGE_WORDS
+        return self._segment(0)[start : start + SLOTS]
+
+    def _page(self, number: int) -> memoryview:
+        start = number % _SEGMENT_PAGES * _PAGE_WORDS
+        return self._segment(number // _SEGMENT_PAGES)[start : start + _PAGE_WORDS]
+
+    def _segment(self, number: int) -> memoryview:
+        segment = self._segments.get(number)
+        if segment is None:
+            with self._lock:
+                mapped = mmap.mmap(self._descriptor, _SEGMENT_BYTES, offset=number * _SEGMENT_BYTES)
+                segment = self._segments.setdefault(number, memoryview(mapped).cast("Q"))
+        return segment
+
+    def _open(self) -> int:
+        if self._descriptor < 0 and not self._is_refused:
+            with self._lock:
+                if self._descriptor < 0:
+                    try:
+                        self._descriptor = _open_file(self._path)
+                    except OSError:
+                        self._is_refused = True
+                        logger.warning("there is no schedule; the files are looked at", exc_info=True)
+        return self._descriptor
+
+
+@contextlib.contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    """Keep other threads and processes from adding to the schedule, or from making one."""
+    descriptor = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        # A fork shares the descriptor, and with it the lock: closing ours would not end it.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
+def _open_file(path: Path) -> int:
+    """Open the schedule of this boot; make it, all at once, where there is none or another boot's."""
+    identity = _identity()
+    with _locked(path.parent):
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            if os.pread(descriptor, len(identity), 0) == identity:
+                return descriptor
+            os.close(descriptor)
+        # Under another name first: who has the old one mapped must not find it cut short.
+        made = path.with_name(f"{path.name}.new")
+        descriptor = os.open(made, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, _SEGMENT_BYTES)
+            os.pwrite(descriptor, identity + _FIRST_PAGE.to_bytes(8, sys.byteorder), 0)
+            made.replace(path)
+        except BaseException:
+            os.close(descriptor)
+            made.unlink(missing_ok=True)
+            raise
+        return descriptor
+
+
+def _identity() -> bytes:
+    """Return what names this layout and this boot: of another one's records nothing is known to be on the disk."""
+    boot = SystemClock().boot_id()
+    return hashlib.sha256(f"tenantq schedule {LAYOUT} {boot}".encode()).digest()[:8]
