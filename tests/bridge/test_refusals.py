@@ -132,6 +132,8 @@ def test_a_resent_event_that_postgres_has_after_all_is_not_repeated(
 class Between:
     """A target in front of which somebody else acts at the given call."""
 
+    kind = "between"
+
     def __init__(self, queue: PostgresQueue, call: int, act: Callable[[], object]) -> None:
         self.queue = queue
         self.database = queue.database
