@@ -21,7 +21,7 @@ queues with the verbs that a tenant has.
 What is promised and how it is kept: docs/bridge.md. Needs the extra `bridge`.
 """
 
-from tenantq_bridge.activity import LAG_BOUNDS, ForwarderActivity
+from tenantq_bridge.activity import ForwarderActivity
 from tenantq_bridge.autovacuum import AutovacuumSettings, TableAutovacuum
 from tenantq_bridge.breaker import BreakerState, BreakerStatus
 from tenantq_bridge.deliverer import Deliverer
@@ -79,7 +79,6 @@ __all__ = [
     "HeapHealth",
     "HolderKind",
     "IndexHealth",
-    "LAG_BOUNDS",
     "Maintenance",
     "MissingRights",
     "PgmqMissing",

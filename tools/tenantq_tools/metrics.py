@@ -88,7 +88,7 @@ class BridgeCollector(Collector):
         yield rounds
 
     def _forwarded(self) -> Iterator[Metric]:
-        from tenantq_bridge import LAG_BOUNDS  # noqa: PLC0415 - an extra
+        from tenantq_bridge.activity import LAG_BOUNDS  # noqa: PLC0415 - an extra
 
         activity = self._forwarder.activity()
         yield CounterMetricFamily(
