@@ -30,6 +30,8 @@ from tenantq_bridge import (
 )
 from tests.bridge.conftest import Sql
 from tests.bridge.test_forwarder import drain
+from tests.conftest import start_server
+from tests.postgres import PostgresServer
 from tests.tools.command import run
 
 pytestmark = pytest.mark.postgres
@@ -203,6 +205,30 @@ def test_a_dsn_that_is_none_is_wrong_usage_of_the_command() -> None:
     result = run("bridge", "status", "--postgres", "postgresql://u:secret@host:port/x y", status=2)
     assert "hint: postgresql://" in result.stderr
     assert "secret" not in result.stderr
+
+
+@pytest.fixture
+def locked_server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+    """A server that asks one of its roles for a password."""
+    server = start_server(request.config)
+    rules = server.directory / "data" / "pg_hba.conf"
+    rules.write_text("local all tq_locked scram-sha-256\n" + rules.read_text())
+    server.execute(b"CREATE ROLE tq_locked LOGIN PASSWORD 'right'")
+    server.execute(b"SELECT pg_reload_conf()")
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize("password", ["wr0ng-secret", None], ids=["wrong", "none"])
+def test_a_password_that_is_wrong_or_missing_is_told_and_not_shown(
+    locked_server: PostgresServer, password: str | None
+) -> None:
+    dsn = psycopg.conninfo.make_conninfo(locked_server.dsn(), user="tq_locked", password=password)
+    with PostgresQueue(dsn) as queue, pytest.raises(PostgresUnavailable) as caught:
+        queue.enqueue("q", 1)
+    assert "password" in caught.value.hint
+    assert "password" in caught.value.message
+    assert "wr0ng-secret" not in str(caught.value)
 
 
 def test_a_role_that_may_not_create_is_told_so_by_a_migration(world: World, postgres_dsn: str) -> None:
