@@ -34,6 +34,8 @@ def encode_payload(value: object) -> str | bytes:
         return data
     try:
         data = _encode(value)
+        if len(data) > MAX_PAYLOAD_BYTES:  # before it is looked through, and copied once more
+            raise _too_large(len(data))
         # msgspec writes NaN and the infinities as null, which would come back as None.
         if b"null" in data and _has_non_finite(msgspec.to_builtins(value)):
             raise PayloadError("a payload holds NaN or an infinity, which JSON cannot hold")
@@ -44,8 +46,6 @@ def encode_payload(value: object) -> str | bytes:
         raise PayloadError("a payload is nested too deeply or holds itself") from exc
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as exc:
         raise PayloadError(f"a payload of type {type(value).__name__} cannot be encoded: {exc}") from exc
-    if len(data) > MAX_PAYLOAD_BYTES:
-        raise _too_large(len(data))
     return text
 
 

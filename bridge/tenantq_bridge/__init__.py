@@ -21,6 +21,7 @@ queues with the verbs that a tenant has.
 What is promised and how it is kept: docs/bridge.md. Needs the extra `bridge`.
 """
 
+from tenantq_bridge.activity import ForwarderActivity
 from tenantq_bridge.autovacuum import AutovacuumSettings, TableAutovacuum
 from tenantq_bridge.breaker import BreakerState, BreakerStatus
 from tenantq_bridge.deliverer import Deliverer
@@ -69,6 +70,7 @@ __all__ = [
     "EventTooOld",
     "Finding",
     "Forwarder",
+    "ForwarderActivity",
     "ForwarderStatus",
     "ForwardingState",
     "Growth",

@@ -24,9 +24,9 @@ class BreakerState(StrEnum):
     """Whether Postgres is spoken to."""
 
     CLOSED = "closed"
-    """It answers."""
+    """It answers, and takes what it is given."""
     OPEN = "open"
-    """It is away: nothing is tried before the pause is over."""
+    """It is away, or refuses whatever it is: nothing is tried before the pause is over."""
     HALF_OPEN = "half-open"
     """The pause is over: it is asked whether it is back."""
 

@@ -36,7 +36,7 @@ from tenantq.inbox import Incoming
 from tenantq.naming import check_name
 from tenantq.service import Service
 from tenantq_bridge._postgres import Row, Session
-from tenantq_bridge.errors import PostgresUnavailable
+from tenantq_bridge.errors import PostgresError, PostgresUnavailable
 from tenantq_bridge.queue import PostgresQueue
 
 __all__ = ["PLACE_HEADER", "Deliverer"]
@@ -135,7 +135,7 @@ class Deliverer(Service):
                 found, received = self._deliver_round()
                 if received or not found or self.is_stopping:
                     break
-        except PostgresUnavailable:
+        except PostgresError:  # away, or it refuses whatever it is asked, as without rights
             self._outages += 1
             raise
         self._outages = 0

@@ -27,6 +27,8 @@ __all__ = [
 class PostgresError(TenantqError):
     """Postgres could not do what was asked."""
 
+    default_hint = "the log of Postgres says more"
+
     def __init__(
         self,
         message: str = "",
@@ -44,7 +46,10 @@ class PostgresError(TenantqError):
 class PostgresUnavailable(PostgresError, ConnectionError):
     """Postgres cannot be reached."""
 
-    default_hint = "check that the server runs and that the DSN is right; nothing in a tenant's file is lost"
+    default_hint = (
+        "check that the server runs and that the DSN is right: host, port, database, role, password; "
+        "nothing in a tenant's file is lost"
+    )
 
     def __init__(
         self,
@@ -79,6 +84,8 @@ class PostgresTimeout(PostgresError):
 
 class PostgresRefused(PostgresError):
     """Postgres refused the data."""
+
+    default_hint = "look at what was sent, and at constraints and triggers that are not tenantq's on its tables"
 
 
 class PoolerBetween(PostgresError):

@@ -18,28 +18,30 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Sequence
 
-import msgspec
 from msgspec import structs
 
 from tenantq import Store, Waiting, Watch
-from tenantq.arguments import check_limit, check_seconds
-from tenantq.clock import nanoseconds
-from tenantq.errors import FileReplaced, TenantqError, UnknownTenant
-from tenantq.outbox import Event, Outbox, OutboxPage, OutboxPosition
+from tenantq.arguments import check_seconds
+from tenantq.clock import NANOSECONDS, nanoseconds
+from tenantq.errors import TenantqError
 from tenantq.service import Service
+from tenantq_bridge.activity import ForwarderActivity, Lags
 from tenantq_bridge.breaker import BreakerStatus, CircuitBreaker
-from tenantq_bridge.errors import PostgresRefused, PostgresUnavailable, TenantQuarantined
+from tenantq_bridge.errors import PostgresError, PostgresRefused, PostgresTimeout, PostgresUnavailable
+from tenantq_bridge.flights import Flights
+from tenantq_bridge.known import KnownTenants
 from tenantq_bridge.line import TenantLine
-from tenantq_bridge.parcel import OtherHistory, Parcel, pack
+from tenantq_bridge.packer import Packer
+from tenantq_bridge.parcel import Parcel
+from tenantq_bridge.parking import Parking
 from tenantq_bridge.presence import Presence
 from tenantq_bridge.refusals import ship_without_refused
 from tenantq_bridge.shipment import Shipment, ship
 from tenantq_bridge.states import ForwardingState, ForwardingStates
 from tenantq_bridge.target import Target
+from tenantq_bridge.troubles import Troubles
 
 __all__ = ["Forwarder"]
 
@@ -54,11 +56,6 @@ BATCH_TENANTS = 100
 """Reading and marking a file costs more than its events in Postgres do: the first tenants of a long line should
 not wait until the files of the last are read."""
 
-IN_FLIGHT = 2
-"""Batches on their way at once, of different tenants: while Postgres writes and syncs one, the next one is read
-and sent.
-"""
-
 DEFAULT_KEEP = 86_400.0
 """Seconds that a file keeps forwarded events: what a failover of Postgres may lose can be sent again."""
 
@@ -69,19 +66,7 @@ SEEN_DAYS_INTERVAL = 3_600.0
 HEARTBEAT = 10.0
 """Seconds of quiet before Postgres is asked for a sign of life: a failover while nothing is sent is noticed."""
 
-KNOWN_TENANTS = 10_000
-"""Of how many tenants it is remembered how far they have come; the others' states are read again."""
-
 Failpoint = Callable[[str], None]
-
-
-class Known(msgspec.Struct):
-    """What this forwarder believes of a tenant. Wrong belief moves nothing: it is compared at every commit."""
-
-    state: ForwardingState
-    outbox: Outbox
-    settled: OutboxPosition | None = None
-    """The file as it was left, if its last event is known to be in Postgres."""
 
 
 class Forwarder(Service):
@@ -119,13 +104,6 @@ class Forwarder(Service):
         self.queue = queue
         self.forwarded = 0
         """Events that this forwarder has committed."""
-        self.undeliverable = 0
-        """Events that Postgres refused, and that this forwarder has kept in their tenants' files."""
-        self.quarantines = 0
-        """Tenants that this forwarder has put into quarantine."""
-        self._batch_rows = check_limit(batch_rows, "batch_rows")
-        self._batch_bytes = check_limit(batch_bytes, "batch_bytes")
-        self._tenant_rows = check_limit(tenant_rows, "tenant_rows")
         self._keep = check_seconds(keep, "keep")
         self._failpoint = failpoint or _pass
         self._database = queue.database
@@ -136,9 +114,22 @@ class Forwarder(Service):
         self._watch: Watch | None = None
         self._is_running = False
         self._line = TenantLine()
-        self._known: dict[str, Known] = {}
-        self._senders: ThreadPoolExecutor | None = None
-        self._flights: deque[tuple[list[Parcel], Future[Shipment]]] = deque()
+        self._known = KnownTenants(store)
+        self._troubles = Troubles(self._known, self._line, self._states)
+        self._packer = Packer(
+            self._known,
+            self._line,
+            self._states,
+            self._troubles,
+            done=self._mark,
+            batch_rows=batch_rows,
+            batch_bytes=batch_bytes,
+            tenant_rows=tenant_rows,
+        )
+        self._flights = Flights(self._commit)
+        self._parking = Parking(queue, self._sql, self._known, self._failpoint)
+        self._batches = 0
+        self._lags = Lags()
         self._losses = 0
         self._next_heartbeat = 0.0
         self._next_days = 0.0
@@ -152,6 +143,32 @@ class Forwarder(Service):
     def tenant_failures(self) -> dict[str, TenantqError]:
         """The last error of each tenant that could not be read or marked, until it can."""
         return self._line.failures
+
+    @property
+    def undeliverable(self) -> int:
+        """Events that Postgres refused, and that this forwarder has kept in their tenants' files."""
+        return self._parking.parked
+
+    @property
+    def quarantines(self) -> int:
+        """Tenants that this forwarder has put into quarantine."""
+        return self._troubles.quarantines
+
+    def activity(self) -> ForwarderActivity:
+        """Return what this forwarder has done, and how it stands; any thread may ask, and no file is opened."""
+        lag_counts, lag_seconds = self._lags.read()
+        return ForwarderActivity(
+            forwarded=self.forwarded,
+            batches=self._batches,
+            undeliverable=self.undeliverable,
+            quarantines=self.quarantines,
+            failures=self.failures,
+            waiting_tenants=len(self._line),
+            failed_tenants=len(self.tenant_failures),
+            lag_counts=lag_counts,
+            lag_seconds=lag_seconds,
+            breaker=self.breaker,
+        )
 
     def run_once(self) -> int:
         """Forward one batch of what waits, and return how many events it committed; 0: nothing waits.
@@ -169,12 +186,15 @@ class Forwarder(Service):
             while (self._line or self._flights) and not count:
                 count = self._forward_batch()
         except BaseException as exc:
-            self._give_up_flights()
-            if isinstance(exc, PostgresUnavailable):
+            self._give_up_flights(exc)
+            if isinstance(exc, PostgresError):
+                # Away, or it refuses all that is sent, as without rights: neither is asked for in a hot loop.
                 self._breaker.fail(exc.message)
                 self._say()
+            if isinstance(exc, PostgresUnavailable):
                 self._known.clear()
             raise
+        self._answered()
         return count
 
     def run(self) -> None:
@@ -222,7 +242,7 @@ class Forwarder(Service):
         position = outbox.position()
         last_event_id = outbox.event_id_at(position.last_seq)
         was_held = self._states.readmit(tenant_id, position, last_event_id, resend=resend)
-        self._known.pop(tenant_id, None)
+        self._known.forget(tenant_id)
         self._line.add([tenant_id])
         return was_held
 
@@ -245,15 +265,17 @@ class Forwarder(Service):
         elif now >= self._next_heartbeat or not self._breaker.is_closed:
             self._states.window_ns()
         self._next_heartbeat = now + HEARTBEAT
-        if self._breaker.succeed():
-            logger.info("Postgres is back")
-            self._say()
         if self._losses != self._database.losses:
             # It may have been a failover: what the files think is in Postgres is compared, tenant by tenant.
             self._losses = self._database.losses
             self._database.run(self._sql["open_seen_days"], repeatable=True)  # those that it had not got
             self._known.clear()
             self._line.add(self.store.tenants())
+
+    def _answered(self) -> None:
+        if self._breaker.succeed():
+            logger.info("Postgres is back")
+            self._say()
 
     def _say(self) -> None:
         if self._presence is not None:
@@ -264,40 +286,27 @@ class Forwarder(Service):
 
     def _forward_batch(self) -> int:
         """Send what there is, in a few batches at once where there is much, and finish the first of them."""
-        while len(self._flights) < IN_FLIGHT:
-            tenants = self._line.take(BATCH_TENANTS, but=self._in_flight())
+        while self._flights.has_room:
+            tenants = self._line.take(BATCH_TENANTS, but=self._flights.tenants())
             if not tenants:
                 break
             try:
-                parcels = self._pack(tenants)
+                parcels = self._packer.pack(tenants)
                 # By hand, a round is one batch and leaves nothing on its way.
                 if parcels and not self._flights and not (self._is_running and self._line):
                     return self._ship(parcels)
-            except BaseException:
-                # Whatever was done is found done: a tenant too many in line costs a look.
-                self._line.put_back(tenants)
+            except BaseException as exc:
+                self._queue_again(tenants, exc)
                 raise
             if parcels:
-                self._send(parcels)
+                self._flights.send(parcels)
         return self._finish_flight() if self._flights else 0
-
-    def _in_flight(self) -> set[str]:
-        return {parcel.state.tenant for parcels, _future in self._flights for parcel in parcels}
-
-    def _send(self, parcels: list[Parcel]) -> None:
-        if self._senders is None:
-            self._senders = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="tenantq-forwarder")
-        self._flights.append((parcels, self._senders.submit(self._commit, parcels)))
 
     def _finish_flight(self) -> int:
         """Wait for the batch that was sent first; return how many events it committed."""
-        parcels, future = self._flights[0]
-        try:
-            shipment = future.result()
-        except PostgresRefused:
-            self._flights.popleft()
+        parcels, shipment = self._flights.land()
+        if shipment is None:
             return self._ship(parcels)
-        self._flights.popleft()
         self._settle(parcels, shipment)
         return shipment.forwarded
 
@@ -307,71 +316,23 @@ class Forwarder(Service):
             while self._flights:
                 self._finish_flight()
         self._give_up_flights()
-        if self._senders is not None:
-            self._senders.shutdown()
-            self._senders = None
+        self._flights.close()
 
-    def _give_up_flights(self) -> None:
+    def _give_up_flights(self, exc: BaseException | None = None) -> None:
         """Wait for what is on its way, and look again at its tenants: the states tell whether it arrived."""
-        while self._flights:
-            parcels, future = self._flights.popleft()
-            wait([future])
-            for parcel in parcels:
-                self._known.pop(parcel.state.tenant, None)
-            self._line.put_back([parcel.state.tenant for parcel in parcels])
+        tenants = self._flights.give_up()
+        for tenant in tenants:
+            self._known.forget(tenant)
+        self._queue_again(tenants, exc)
 
-    def _pack(self, tenants: Sequence[str]) -> list[Parcel]:
-        """Read the tenants' next events, as many as a batch takes; what has none to send is done with."""
-        pages = self._read(tenants)
-        states = self._states_of(pages)
-        is_restored = any(state.epoch > 1 for state in states.values())
-        window_ns = self._states.window_ns() if is_restored else None
-        parcels: list[Parcel] = []
-        for tenant, page in pages.items():
-            state = states[tenant]
-            if state.quarantined_at is not None:
-                continue
-            with self._sparing_others(tenant, state, page.position):
-                if tenant not in self._known:
-                    self._remember(state)
-                    if state.last_seq != page.position.forwarded_seq:
-                        # After a kill, a failover, a restore: it was read behind another place.
-                        self._line.put_back([tenant])
-                        continue
-                parcel = pack(state, page, window_ns=window_ns)
-                if parcel.moves:
-                    parcels.append(parcel)
-                else:
-                    self._mark(parcel)
-        return parcels
-
-    def _read(self, tenants: Sequence[str]) -> dict[str, OutboxPage]:
-        rows, size = self._batch_rows, self._batch_bytes
-        share = max(self._tenant_rows, rows // max(1, len(tenants)))
-        pages: dict[str, OutboxPage] = {}
-        for number, tenant in enumerate(tenants):
-            if rows <= 0 or size <= 0:
-                self._line.put_back(tenants[number:])
-                break
-            with self._sparing_others(tenant):
-                known = self._known.get(tenant)
-                page = self._outbox(tenant).read_page(
-                    known.state.last_seq if known else None,
-                    limit=min(share, rows),
-                    max_bytes=size,
-                    # Its own mark is a change of the file too: what was left complete is not compared again.
-                    unless=known.settled if known else None,
-                )
-                if page.position.file_id and not (known and page.position == known.settled):
-                    pages[tenant] = page
-                    rows -= len(page.events)
-                    size -= page.size
-        return pages
-
-    def _states_of(self, pages: dict[str, OutboxPage]) -> dict[str, ForwardingState]:
-        states = {tenant: self._known[tenant].state for tenant in pages if tenant in self._known}
-        unknown = {tenant: page.position.file_id for tenant, page in pages.items() if tenant not in states}
-        return states | self._states.load(unknown) if unknown else states
+    def _queue_again(self, tenants: Sequence[str], exc: BaseException | None) -> None:
+        """Have tenants looked at again. Whatever was done is found done: one too many in line costs a look."""
+        if isinstance(exc, PostgresTimeout):
+            # Perhaps it is the batch that is too large. Behind the others, as it may be one tenant's events.
+            self._packer.narrow()
+            self._line.add(tenants)
+        else:
+            self._line.put_back(tenants)
 
     def _ship(self, parcels: Sequence[Parcel]) -> int:
         try:
@@ -382,28 +343,34 @@ class Forwarder(Service):
                 middle = len(parcels) // 2
                 return self._ship(parcels[:middle]) + self._ship(parcels[middle:])
             before = self.forwarded
-            with self._sparing_others(parcels[0].state.tenant):
+            with self._troubles.sparing_others(parcels[0].state.tenant):
                 self._ship_without_refused(parcels[0], exc)
             return self.forwarded - before
         self._settle(parcels, shipment)
         return shipment.forwarded
 
     def _commit(self, parcels: Sequence[Parcel]) -> Shipment:
-        return ship(self.queue, self._sql, parcels, before_commit=lambda: self._failpoint("staged"))
+        return ship(self.queue, self._sql, parcels, before_commit=lambda _moved: self._failpoint("staged"))
 
     def _settle(self, parcels: Sequence[Parcel], shipment: Shipment) -> None:
         """Tell everyone of a batch that is in Postgres: first who waits for it, then the tenants' files."""
+        self._answered()
+        self._packer.widen()
+        self._batches += 1
         self._failpoint("committed")
         for queue in shipment.queues:
             self.queue.ring(queue)
+        now_ns = self.store.clock.now_ns()
         for parcel in parcels:
             tenant = parcel.state.tenant
             if tenant not in shipment.moved:
-                self._known.pop(tenant, None)
+                self._known.forget(tenant)
                 self._line.add([tenant])
                 continue
-            self._remember(parcel.arrived())
-            with self._sparing_others(tenant):
+            if parcel.events:
+                self._lags.add((now_ns - parcel.events[0].emitted_ns) / NANOSECONDS)
+            self._known.remember(parcel.arrived())
+            with self._troubles.sparing_others(tenant):
                 self._mark(parcel)
             if parcel.has_more:
                 self._line.add([tenant])
@@ -413,7 +380,7 @@ class Forwarder(Service):
     def _mark(self, parcel: Parcel) -> None:
         """Tell a tenant's file how far it has come; never back, since what it knows to be forwarded was."""
         tenant, seq, known = parcel.state.tenant, parcel.last_seq, parcel.position.forwarded_seq
-        outbox = self._outbox(tenant)
+        outbox = self._known.outbox(tenant)
         if seq > known and parcel.last_event_id is not None and outbox.confirm(seq, parcel.last_event_id):
             known = seq
         if seq == known == parcel.position.last_seq:
@@ -424,42 +391,6 @@ class Forwarder(Service):
         if parcel.moves and seq == known and parcel.oldest_ns is not None and parcel.oldest_ns <= overdue_ns:
             outbox.prune(older_than=self._keep)
 
-    # What can go wrong with one tenant
-
-    @contextlib.contextmanager
-    def _sparing_others(
-        self, tenant: str, state: ForwardingState | None = None, position: OutboxPosition | None = None
-    ) -> Iterator[None]:
-        """Deal with what is one tenant's trouble; an outage of Postgres is everyone's and goes on."""
-        try:
-            yield
-        except UnknownTenant:
-            self._forget(tenant)
-        except FileReplaced:
-            self._known.pop(tenant, None)  # with the way to the file that was
-            self._line.add([tenant])
-        except OtherHistory:
-            assert state is not None
-            assert position is not None
-            logger.warning("tenant %r has another history than Postgres: a new epoch", tenant)
-            self._known.pop(tenant, None)
-            self._states.begin_epoch(state, position.file_id)
-            self._line.add([tenant])
-        except TenantQuarantined as exc:
-            assert state is not None
-            self._known.pop(tenant, None)
-            if self._states.quarantine(state, exc.message):
-                self.quarantines += 1
-                logger.error("quarantined: %s", exc)
-        except PostgresUnavailable:
-            raise
-        except TenantqError as exc:
-            self._known.pop(tenant, None)
-            pause = self._line.leave(tenant, exc)
-            logger.warning("tenant %r is left for %.0f s: %s", tenant, pause, exc)
-        else:
-            self._line.forget(tenant)
-
     def _ship_without_refused(self, parcel: Parcel, error: PostgresRefused) -> None:
         tenant = parcel.state.tenant
 
@@ -468,56 +399,21 @@ class Forwarder(Service):
             self._settle([piece], shipment)
             return tenant in shipment.moved
 
-        def keep(event: Event, exc: PostgresRefused) -> bool:
-            if not self._outbox(tenant).keep_undeliverable(event, exc.message):
+        def park(piece: Parcel, exc: PostgresRefused) -> bool:
+            shipment = self._parking.park(piece, exc)
+            if shipment is None:
                 return False
-            self.undeliverable += 1
-            logger.error(
-                "tenant %r: Postgres refuses event %d (%s, %s), which is kept in the tenant's file: %s",
-                tenant,
-                event.seq,
-                event.topic,
-                event.event_id,
-                exc.message,
-            )
-            self._failpoint("parked")
+            self._settle([piece.emptied()], shipment)
             return True
 
-        ship_without_refused(parcel, error, commit=commit, keep=keep, is_taken=self._is_taken)
+        def is_taken(piece: Parcel) -> bool:
+            taken = self._parking.is_taken(piece)
+            if not taken:
+                self._next_days = 0.0  # today's partition may be missing: the clock has been set
+            return taken
+
+        ship_without_refused(parcel, error, commit=commit, park=park, is_taken=is_taken)
         self._line.add([tenant])  # it may have more, or another file by now
-
-    def _is_taken(self, parcel: Parcel) -> bool:
-        """Tell whether Postgres takes a parcel, without leaving it there."""
-
-        def undo() -> None:
-            raise _Undone
-
-        try:
-            ship(self.queue, self._sql, [parcel], before_commit=undo)
-        except _Undone:
-            return True
-        except PostgresRefused:
-            self._next_days = 0.0  # today's partition may be missing: the clock has been set
-        return False
-
-    def _outbox(self, tenant: str) -> Outbox:
-        known = self._known.get(tenant)
-        return self.store.tenant(tenant, create=False).outbox if known is None else known.outbox
-
-    def _remember(self, state: ForwardingState) -> None:
-        outbox = self._outbox(state.tenant)
-        self._known.pop(state.tenant, None)
-        self._known[state.tenant] = Known(state, outbox)
-        if len(self._known) > KNOWN_TENANTS:
-            del self._known[next(iter(self._known))]
-
-    def _forget(self, tenant: str) -> None:
-        self._known.pop(tenant, None)
-        self._line.forget(tenant)
-
-
-class _Undone(Exception):
-    """Ends a transaction that was only to be tried."""
 
 
 def _pass(_step: str) -> None:

@@ -61,5 +61,6 @@ class History:
         return [Acked(acked_at=row[0], worker=row[1], message=message_of_row(None, row[2:])) for row in rows]
 
     def _change(self, name: str, queue: str) -> None:
+        params = {"queue": check_name(queue)}
         self._schema.check()
-        self._database.run(self._sql[name], {"queue": check_name(queue)}, repeatable=True)
+        self._database.run(self._sql[name], params, repeatable=True)

@@ -28,6 +28,8 @@ class PgmqTarget:
     goes to each queue once, however many patterns match, and is passed over where none does.
     """
 
+    kind = "pgmq"
+
     def __init__(self, queue: PostgresQueue, routes: str | Mapping[str, str]) -> None:
         pairs = {"*": routes} if isinstance(routes, str) else dict(routes)
         if not pairs:

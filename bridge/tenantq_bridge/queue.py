@@ -66,6 +66,8 @@ class PostgresQueue(QueueLeases):
         True they do so too, after a warning, as a pooler is noticed.
     """
 
+    kind = "postgres"
+
     def __init__(
         self,
         dsn: str,

@@ -3,7 +3,8 @@
 The parcel is halved until the event is alone. It is then kept in the tenant's file with what Postgres said, in
 one transaction that empties its place in the outbox; from there on every forwarder passes over that place. So
 nothing is lost or repeated by a kill anywhere in between: before that transaction the event is tried again, and
-behind it there is nothing left to try.
+behind it there is nothing left to try. Meanwhile a transaction in Postgres holds the tenant's state, and moves
+it over the event: another forwarder has either delivered it before, and then it is not kept, or finds it gone.
 
 An outage, a missing partition, a lock are not an event's fault: only what is refused while a harmless event in
 its place is taken is kept from Postgres.
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tenantq.outbox import Event
 from tenantq_bridge.errors import PostgresRefused
 from tenantq_bridge.parcel import Parcel
 
@@ -28,14 +28,15 @@ def ship_without_refused(
     error: PostgresRefused,
     *,
     commit: Callable[[Parcel], bool],
-    keep: Callable[[Event, PostgresRefused], bool],
+    park: Callable[[Parcel, PostgresRefused], bool],
     is_taken: Callable[[Parcel], bool],
 ) -> None:
     """Commit a parcel that was refused, piece by piece, but for the events that are to blame.
 
     commit: False where the tenant's state is another by now; then, and after REFUSALS events, what is left
-    waits for the tenant's next turn. keep: False where the file is another by now. is_taken: whether Postgres
-    would take the parcel. Raises PostgresRefused where nothing is taken, whatever it is.
+    waits for the tenant's next turn. park: keeps a parcel's one event, and moves the state over it; False where
+    the state or the file is another by now. is_taken: whether Postgres would take the parcel. Raises
+    PostgresRefused where nothing is taken, whatever it is.
     """
     pieces = [parcel]
     refused: PostgresRefused | None = error
@@ -55,7 +56,6 @@ def ship_without_refused(
                 continue
             if not piece.events or (not kept and not is_taken(piece.probe())):
                 raise
-            if not keep(piece.events[0], exc):
-                return
             kept += 1
-            pieces = [*pieces, piece.emptied()] if kept < REFUSALS else [piece.emptied()]
+            if not park(piece, exc) or kept == REFUSALS:
+                return

@@ -50,8 +50,9 @@ class Shares:
 
     def remove(self, queue: str) -> None:
         """End the limits at once, and the turns when nothing waits."""
+        params = {"queue": check_name(queue)}
         self._schema.check()
-        self._database.run(self._sql["unshare_queue"], {"queue": check_name(queue)}, repeatable=True)
+        self._database.run(self._sql["unshare_queue"], params, repeatable=True)
         self._database.run(self._sql["retire_shared"], repeatable=True)
 
     def list(self) -> list[Share]:

@@ -33,10 +33,11 @@ def ship(
     statements: dict[str, bytes],
     parcels: Sequence[Parcel],
     *,
-    before_commit: Callable[[], None],
+    before_commit: Callable[[Sequence[str]], None],
 ) -> Shipment:
     """Insert the parcels' events and move their tenants' states, in one transaction.
 
+    before_commit: called with the tenants whose states moved, which nobody else can move until it returns.
     Durable on return. Raises PostgresRefused, after which nothing was done; PostgresUnavailable, after which
     the states tell whether it was committed.
     """
@@ -56,7 +57,7 @@ def ship(
         session.run(statements["create_staging"])
         session.copy(statements["copy_staging"], data)
         moved, forwarded, queues = target.forward(session, params)
-        before_commit()
+        before_commit(moved)
     return Shipment(moved=frozenset(moved), forwarded=forwarded, queues=queues)
 
 

@@ -30,6 +30,11 @@ class Target(Protocol):
     """
 
     @property
+    def kind(self) -> str:
+        """What it is, in a word, for people and metrics."""
+        ...
+
+    @property
     def database(self) -> Database:
         """The database with the states, and with what the events go to."""
         ...

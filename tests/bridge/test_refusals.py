@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tenantq
 from tenantq_bridge import Forwarder, PostgresQueue
+from tenantq_bridge._postgres import Session
+from tenantq_bridge.target import Forwarded
 from tests.bridge.conftest import Sql
 from tests.bridge.test_forwarder import drain
 from tests.bridge.test_recovery import run_child
@@ -124,6 +127,59 @@ def test_a_resent_event_that_postgres_has_after_all_is_not_repeated(
     assert drain(forwarder) == 1
     assert bodies() == [0, 1, 2, 3]
     assert acme.stats().outbox == 0
+
+
+class Between:
+    """A target in front of which somebody else acts at the given call."""
+
+    kind = "between"
+
+    def __init__(self, queue: PostgresQueue, call: int, act: Callable[[], object]) -> None:
+        self.queue = queue
+        self.database = queue.database
+        self.schema = queue.schema
+        self.calls = 0
+        self._call = call
+        self._act = act
+
+    def forward(self, session: Session, params: Mapping[str, Any]) -> Forwarded:
+        self.calls += 1
+        if self.calls == self._call:
+            self._act()
+        return self.queue.forward(session, params)
+
+    def ring(self, queue: str) -> None:
+        self.queue.ring(queue)
+
+
+@pytest.mark.parametrize("call", [2, 3], ids=["before the event is found guilty", "before it is kept"])
+def test_an_event_that_another_forwarder_delivers_meanwhile_is_not_kept(
+    *,
+    call: int,
+    store: tenantq.Store,
+    acme: tenantq.Tenant,
+    forwarder: Forwarder,
+    postgres_queue: PostgresQueue,
+    bodies: Bodies,
+    refuse: Refuse,
+) -> None:
+    def deliver() -> None:
+        refuse("")
+        assert drain(forwarder) == 1
+
+    refuse("topic <> 'tenantq.probe'")
+    postgres_queue.subscribe("q", "*")
+    emit(acme, range(1))
+    target = Between(postgres_queue, call, deliver)
+    slower = Forwarder(store, target)
+    drain(slower)
+    slower.stop()
+    assert target.calls >= call
+    assert (bodies(), kept(acme), slower.undeliverable) == ([0], [], 0)
+    assert acme.stats().outbox == 0
+    emit(acme, range(1, 2))
+    assert drain(forwarder) == 1
+    assert bodies() == [0, 1]
 
 
 def test_many_refused_events_cost_their_tenant_more_turns_and_others_nothing(

@@ -73,6 +73,47 @@ def test_a_claim_reads_as_little_behind_any_backlog_of_another_tenant(
     assert buffers() <= empty + 40
 
 
+@pytest.mark.parametrize("count", [100_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_another_tenants_first_message_is_claimed_at_once_and_as_cheaply_behind_a_million(
+    postgres_queue: PostgresQueue, sql: Sql, count: int
+) -> None:
+    postgres_queue.share("q")
+
+    def fill_up(first: int, last: int) -> None:
+        sql(
+            b"INSERT INTO tenantq.waiting "
+            b"(queue, tenant_hash, rank, seq, id, tenant, max_attempts, enqueued_at, visible_at, body) "
+            b"SELECT 'q', tenantq.hash_tenant('big'), 0, n, n, 'big', 5, now(), now(), '1' "
+            b"FROM generate_series(%(first)s::bigint, %(last)s::bigint) n",
+            {"first": 10_000_000 + first, "last": 10_000_000 + last},
+        )
+
+    def buffers() -> int:
+        postgres_queue.enqueue("q", "probe", tenant="small")
+        plan = sql(
+            b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "
+            b"SELECT * FROM tenantq.claim_messages('q', 2, interval '1 min', 1, 'w', true, 'big')"
+        )[0][0][0]["Plan"]
+        return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+    fill_up(1, 20)
+    few = max(buffers() for _ in range(4))
+    fill_up(21, count)
+    buffers()
+    assert buffers() <= few + 40
+    postgres_queue.enqueue("q", "first", tenant="other")
+    with PostgresQueue(sql_dsn(sql)) as fresh:
+        claimed = [message.tenant for _ in range(2) for message in fresh.claim("q")]
+    assert "other" in claimed
+
+
+def sql_dsn(sql: Sql) -> str:
+    """Return the way to the test's database."""
+    [(name,)] = sql(b"SELECT current_database()")
+    [(host,)] = sql(b"SHOW unix_socket_directories")
+    return f"host={host} user=postgres dbname={name}"
+
+
 def test_tenants_take_turns_and_each_keeps_its_order_and_priorities(postgres_queue: PostgresQueue) -> None:
     postgres_queue.share("q")
     for tenant in ("a", "b", "c"):

@@ -8,6 +8,7 @@ import signal
 import threading
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import psycopg
 import pytest
@@ -26,6 +27,9 @@ COMMANDS: list[tuple[str, ...]] = [
     ("unsubscribe", "audit", "*"),
     ("share", "audit"),
     ("unshare", "audit"),
+    ("record", "audit"),
+    ("unrecord", "audit"),
+    ("history", "audit"),
     ("status",),
     ("health",),
     ("send", "acme", "note", "1"),
@@ -331,3 +335,92 @@ def test_a_queue_is_shared_with_its_limits_until_that_is_ended(shared: BridgeCom
         assert len(queue.claim("audit", 9)) == 3
         assert shared.bridge("unshare", "audit") == {"queue": "audit", "shared": False}
         assert len(queue.claim("audit", 9)) == 6
+
+
+@pytest.mark.postgres
+def test_shared_and_recorded_queues_are_in_the_status(shared: BridgeCommand) -> None:
+    shared.path.mkdir()
+    assert "nothing is subscribed" in shared("bridge", "status", "--postgres", shared.dsn).stderr
+    shared.bridge("share", "reports", "--max-claimed", "9", "--max-claimed-per-tenant", "2")
+    shared.bridge("share", "audit")
+    shared.bridge("record", "audit")
+    shared.bridge("subscribe", "audit", "no.such.topic")
+    status = shared.bridge("status")
+    assert status["shares"] == [
+        {"queue": "audit", "max_claimed": None, "max_claimed_per_tenant": None, "is_ending": False},
+        {"queue": "reports", "max_claimed": 9, "max_claimed_per_tenant": 2, "is_ending": False},
+    ]
+    assert status["recorded"] == ["audit"]
+    assert status["subscriptions"] == [{"queue": "audit", "pattern": "no.such.topic"}]
+    result = shared("bridge", "status", "--postgres", shared.dsn)
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert ["9", "2", "shared", "reports"] in lines
+    assert ["-", "-", "shared", "audit"] in lines
+    assert ["RECORDED", "QUEUE"] in lines
+    assert "nothing is subscribed" not in result.stderr
+
+
+@pytest.mark.postgres
+def test_the_history_of_a_recorded_queue_is_shown_the_latest_first(shared: BridgeCommand) -> None:
+    assert "is not recorded" in shared("bridge", "history", "audit", "--postgres", shared.dsn).stderr
+    assert shared.bridge("record", "audit") == {"queue": "audit", "recorded": True}
+    assert "Nothing is kept" in shared("bridge", "history", "audit", "--postgres", shared.dsn).stderr
+    shared.bridge("subscribe", "audit", "*")
+    shared.emit("acme", "billing.paid", {"n": 1}, {"n": 2})
+    shared.emit("globex", "billing.paid", b"\x00\xff")
+    shared.bridge("run", "--once")
+    with PostgresQueue(shared.dsn) as queue:
+        for message in sorted(queue.claim("audit", 9, worker="w-1"), key=lambda found: found.id):
+            message.ack()
+        queue.record("other")
+        queue.enqueue("other", 1)
+        queue.claim("other")[0].ack()
+    env = {"TENANTQ_POSTGRES": shared.dsn}
+    kept = shared.json_lines("bridge", "history", "audit", env=env)
+    assert {line["queue"] for line in kept} == {"audit"}
+    assert [line["acked_at"] for line in kept] == sorted((line["acked_at"] for line in kept), reverse=True)
+    assert {(line["worker"], line["topic"], line["attempts"]) for line in kept} == {("w-1", "billing.paid", 1)}
+    assert sum("payload_base64" in line for line in kept) == 1
+    mine = shared.json_lines("bridge", "history", "audit", "--tenant", "acme", env=env)
+    assert [line["payload"] for line in mine] == [{"n": 2}, {"n": 1}]
+    assert len(shared.json_lines("bridge", "history", "audit", "--limit", "1", env=env)) == 1
+    shown = shared("bridge", "history", "audit", "--tenant", "acme", "--width", "3", env=env).stdout.splitlines()
+    assert shown[0].split() == ["ID", "ACKED_AT", "ATTEMPTS", "TENANT", "WORKER", "PAYLOAD"]
+    assert shown[1].endswith('w-1     {"n... (7 characters)')
+    assert shared.bridge("unrecord", "audit") == {"queue": "audit", "recorded": False}
+    result = shared("bridge", "history", "audit", env=env)
+    assert "is not recorded" in result.stderr
+    assert len(result.stdout.splitlines()) == 4
+
+
+@pytest.mark.postgres
+def test_the_bridges_metrics_are_totals_and_name_no_tenant(shared: BridgeCommand) -> None:
+    shared.bridge("subscribe", "audit", "*")
+    shared.emit("acme-secret", "a", 1, 2, 3)
+    with PostgresQueue(shared.dsn) as queue:
+        queue.send_to_tenant("acme-secret", "down", 1)
+    process = spawn("bridge", "run", "--store", str(shared.path), "--postgres", shared.dsn, "--metrics", "0")
+    assert process.stderr is not None
+    url = process.stderr.readline().split()[-1]
+    assert "forwarding the events of the store" in process.stderr.readline()
+    wanted = ("\ntenantq_forwarded_events_total 3.0\n", "\ntenantq_delivered_messages_total 1.0\n")
+    while not all(line in (text := urlopen(url, timeout=30).read().decode()) for line in wanted):
+        assert process.poll() is None
+    for line in (
+        "tenantq_forwarded_batches_total 1.0",
+        "tenantq_undeliverable_events_total 0.0",
+        "tenantq_quarantined_tenants_total 0.0",
+        "tenantq_forwarding_lag_seconds_count 1.0",
+        'tenantq_breaker_state{state="closed",target="postgres"} 1.0',
+        'tenantq_breaker_state{state="open",target="postgres"} 0.0',
+        'tenantq_breaker_failures{target="postgres"} 0.0',
+        'tenantq_failed_tenants{role="deliverer"} 0.0',
+        'tenantq_failed_rounds_total{role="maintenance"} 0.0',
+        "tenantq_foreign_tenants 0.0",
+    ):
+        assert f"\n{line}\n" in text
+    assert "\ntenantq_waiting_tenants " in text
+    assert "acme-secret" not in text
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert process.returncode == 0

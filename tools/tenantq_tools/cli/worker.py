@@ -14,6 +14,7 @@ import click
 
 from tenantq import Store, TenantqError, Worker
 from tenantq_tools.cli._logs import show_log, with_log_level
+from tenantq_tools.cli._metrics import serve_metrics, with_metrics
 from tenantq_tools.cli._options import connect, open_store, with_json, with_postgres, with_store
 from tenantq_tools.cli._output import note, print_json
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["load", "worker"]
 
-MOST_PORT = 65_535
-
 
 @click.command()
 @click.option("--app", required=True, metavar="MODULE:NAME", help="The worker, or the function that makes it.")
@@ -31,12 +30,7 @@ MOST_PORT = 65_535
 @click.option(
     "--drain-timeout", type=click.FloatRange(min=0), metavar="S", help="Seconds that handlers get to end."
 )
-@click.option(
-    "--metrics",
-    "metrics_address",
-    metavar="[HOST:]PORT",
-    help="Serve metrics for Prometheus.  [default host: 127.0.0.1]",
-)
+@with_metrics
 @with_log_level
 @with_store(required=False)
 @with_postgres(required=False)
@@ -83,7 +77,8 @@ def worker(
         if drain_timeout is not None:
             found.drain_timeout = drain_timeout
         if metrics_address is not None:
-            note(f"metrics: {_serve_metrics(found, metrics_address)}")
+            url = serve_metrics(metrics_address, lambda metrics: metrics.WorkerCollector(found))
+            note(f"metrics: {url}")
         note(f"worker {found.name}: {found.concurrency} threads on the store {found.store.root}")
         found.run()
     counts = found.counts
@@ -92,22 +87,6 @@ def worker(
     else:
         done = ", ".join(f"{count} {name}" for name, count in counts.items() if "." not in name)
         click.echo(f"drained: {done or 'nothing was handled'}")
-
-
-def _serve_metrics(found: Worker, address: str) -> str:
-    """Serve a worker's metrics; return their URL."""
-    host, _, port = address.rpartition(":")
-    if not port.isdecimal() or int(port) > MOST_PORT:
-        raise click.BadParameter(f"{address} is not of the form [HOST:]PORT", param_hint="--metrics")
-    try:
-        metrics = importlib.import_module("tenantq_tools.metrics")
-    except ImportError as exc:
-        raise click.UsageError("metrics need prometheus-client: pip install 'tenantq[metrics]'") from exc
-    host = host or "127.0.0.1"
-    try:
-        return f"http://{host}:{metrics.serve(found, host, int(port))}/metrics"
-    except OSError as exc:
-        raise click.UsageError(f"metrics cannot be served at {address}: {exc}") from exc
 
 
 def _made(
