@@ -16,7 +16,7 @@ from typing import Self
 
 from msgspec import structs
 
-from tenantq import _schema, naming
+from tenantq import _migrations, _schema, naming
 from tenantq._board import Board, new_slot
 from tenantq._checkpointer import Checkpointer, checkpoint
 from tenantq._doorbell import Doorbell, slot_of
@@ -33,6 +33,8 @@ from tenantq.backup import open_to_read, restore_file
 from tenantq.clock import Clock, SystemClock
 from tenantq.config import StoreConfig
 from tenantq.errors import (
+    NewerFile,
+    OlderFile,
     StoreClosed,
     StoreNotFound,
     TenantBusy,
@@ -65,6 +67,7 @@ def open(  # noqa: A001 - tenantq.open reads as it should
     memory_depth: int = 10_000,
     max_outbox: int | None = None,
     backoff: Backoff | None = None,
+    migrate: bool = True,
     clock: Clock | None = None,
 ) -> Store:
     """Open a store, a directory of tenants; it is made if it is not there and `create` is set.
@@ -80,6 +83,8 @@ def open(  # noqa: A001 - tenantq.open reads as it should
     max_outbox: events of one tenant that may wait for Postgres; one more raises QueueFull. None: any number, so
     that a long outage of Postgres stops nobody and fills the disk.
     backoff: the wait after a failed attempt.
+    migrate: bring a file of an older schema to this version's when it is opened. False: raise OlderFile, and leave
+    it to processes of the older version.
 
     Raises StoreNotFound, UnsupportedSQLite, InvalidArgument, TenantFileError (a network file system).
     """
@@ -91,6 +96,7 @@ def open(  # noqa: A001 - tenantq.open reads as it should
         memory_depth=memory_depth,
         max_outbox=max_outbox,
         backoff=backoff or Backoff(),
+        migrate=migrate,
     )
     check_sqlite_version()
     root = Path(path).absolute()
@@ -402,6 +408,7 @@ class Store:
         )
         try:
             meta = _schema.check_file(database, tenant_id)
+            self._bring_to_schema(database)
             file = TenantFile(
                 database,
                 meta,
@@ -410,11 +417,21 @@ class Store:
                 tell_of_room=self.rooms.bell_of(tenant_id),
             )
             file.end_leases_of_another_boot()
+        except (NewerFile, OlderFile):
+            database.close_untouched()
+            raise
         except BaseException:
             database.close()
             raise
         database.on_long_wal = partial(self._checkpointer.request, tenant_id)
         return Handle(file, path, partial(self._doorbell.ring, slot))
+
+    def _bring_to_schema(self, database: Database) -> None:
+        if not self.config.migrate:
+            _migrations.check_current(database)
+        elif _migrations.migrate(database, self.clock.now_ns()) is not None:
+            with self._lock:
+                self._past = structs.replace(self._past, migrated=self._past.migrated + 1)
 
     def _checkpoint(self, tenant_id: str) -> None:
         # Behind the gate: the file is neither closed, replaced nor forked away meanwhile.
