@@ -7,15 +7,17 @@ version or the next, and whoever opens it then goes on from there.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from tenantq import _schema
 from tenantq._schema import version_of
-from tenantq._sqlite import Database, Row
+from tenantq._sqlite import Database, Durability, Row
 from tenantq.errors import OlderFile
 from tenantq.sqlfile import load_statements
 
-__all__ = ["check_current", "migrate"]
+__all__ = ["check_current", "migrate", "migrate_file"]
 
 _SQL = load_statements("tenantq", "migrations.sql")
 
@@ -44,6 +46,20 @@ def migrate(database: Database, now: int) -> int | None:
             found = version
     _schema.check_version(database, database.tenant)
     return found
+
+
+def migrate_file(
+    path: Path, tenant_id: str, *, durability: Durability, busy_timeout: float, now: int
+) -> int | None:
+    """Migrate a file that this process has not open; one that is current is read only. See `migrate`."""
+    with contextlib.closing(_schema.open_to_read(path, tenant_id)) as database:
+        _schema.check_file(database, tenant_id)
+        if version_of(database) == _schema.SCHEMA_VERSION:
+            return None
+    database = Database(path, durability=durability, busy_timeout=busy_timeout, tenant=tenant_id)
+    with contextlib.closing(database):
+        _schema.check_file(database, tenant_id)  # what was read may have been a file in the middle of a write
+        return migrate(database, now)
 
 
 def _take_step(database: Database, version: int, now: int) -> bool:

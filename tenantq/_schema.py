@@ -144,6 +144,12 @@ def open_database(path: Path, tenant_id: str, busy_timeout: float) -> Database:
     return Database(path, busy_timeout=busy_timeout, tenant=tenant_id)
 
 
+def open_to_read(path: Path, tenant_id: str | None = None) -> Database:
+    """Open a file to read. Without a -wal it is complete and nobody has it open: nothing is put beside it."""
+    is_alone = not path.with_name(path.name + "-wal").exists()
+    return Database(path, read_only=True, immutable=is_alone, tenant=tenant_id)
+
+
 def remove_sidecars(path: Path) -> None:
     """Remove a -wal and -shm that belong to no file any more."""
     for suffix in ("-wal", "-shm"):

@@ -29,7 +29,7 @@ from tenantq._producers import Rooms
 from tenantq._sqlite import Database, check_sqlite_version
 from tenantq._turns import Turn
 from tenantq.backoff import Backoff
-from tenantq.backup import open_to_read, restore_file
+from tenantq.backup import restore_file
 from tenantq.clock import Clock, SystemClock
 from tenantq.config import StoreConfig
 from tenantq.errors import (
@@ -186,8 +186,9 @@ class Store:
         """Put a backup in the place of a tenant's file; durable on return.
 
         The source is checked first: ours, not newer, sound, and of this tenant. What it held claimed is
-        ready again. Raises TenantInUse while another process has the tenant open, TenantExists with
-        replace=False, NotATenantFile, NewerFile, CorruptFile, WrongTenant; the tenant is as it was then.
+        ready again, and one of an older schema is migrated on the way. Raises TenantInUse while another process
+        has the tenant open, TenantExists with replace=False, NotATenantFile, NewerFile, OlderFile (of a store with
+        migrate=False), CorruptFile, WrongTenant; the tenant is as it was then.
         """
         self._check_open()
         naming.check_tenant_id(tenant_id)
@@ -197,8 +198,30 @@ class Store:
             tenant_id,
             replace=replace,
             exclusive=lambda: self.exclusive(tenant_id),
+            migrate_at=self.clock.now_ns() if self.config.migrate else None,
         )
         self.ring(tenant_id)
+
+    def migrate(self, tenant_id: str) -> int | None:
+        """Bring a tenant's file to this version's schema; return the version that it had, None if it was current.
+
+        Whatever `migrate` the store was opened with; the tenant is not kept open. A file that is current is only
+        looked at. Raises UnknownTenant, NewerFile, TenantBusy, DiskFull; the file is as it was then.
+        """
+        path = _schema.path_of(self.root, naming.check_tenant_id(tenant_id))
+        self._check_open()
+        with self._gate(tenant_id):
+            if not path.exists():
+                raise UnknownTenant(f"the store has no tenant {tenant_id!r}", tenant=tenant_id)
+            found = _migrations.migrate_file(
+                path,
+                tenant_id,
+                durability=self.config.durability,
+                busy_timeout=self.config.busy_timeout,
+                now=self.clock.now_ns(),
+            )
+        self._count_migrated(found)
+        return found
 
     def watch(self, sweep_interval: float = SWEEP_INTERVAL) -> Watch:
         """Return a Watch over all tenants; its first `wait` returns every one of them."""
@@ -429,7 +452,11 @@ class Store:
     def _bring_to_schema(self, database: Database) -> None:
         if not self.config.migrate:
             _migrations.check_current(database)
-        elif _migrations.migrate(database, self.clock.now_ns()) is not None:
+        else:
+            self._count_migrated(_migrations.migrate(database, self.clock.now_ns()))
+
+    def _count_migrated(self, version: int | None) -> None:
+        if version is not None:
             with self._lock:
                 self._past = structs.replace(self._past, migrated=self._past.migrated + 1)
 
@@ -475,7 +502,7 @@ class Store:
     def _read_id(self, path: Path) -> str | None:
         """Return the id in a file whose name has only its hash; None where it cannot be read."""
         try:
-            with contextlib.closing(open_to_read(path)) as database:
+            with contextlib.closing(_schema.open_to_read(path)) as database:
                 return _schema.check_file(database, None)["tenant_id"]
         except TenantqError:
             return None

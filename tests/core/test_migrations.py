@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import threading
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import tenantq
-from tenantq import _migrations, _schema
+from tenantq import _migrations, _schema, _tenant_source
 from tenantq._schema import SCHEMA_VERSION
 from tenantq._sqlite import Database, Row
-from tenantq.errors import NewerFile, OlderFile
+from tenantq.errors import FileReplaced, NewerFile, OlderFile, TenantBusy, UnknownTenant
 from tenantq.testing import ManualClock
 from tests.children import Child
 from tests.older import CREATE_VERSION_1, NOW, make_version_1, version_of
@@ -193,6 +197,94 @@ def test_a_store_that_is_not_to_migrate_refuses_an_older_file_and_leaves_it(tmp_
         assert store.tenant("acme").stats().dead == 1
 
 
+# A look at an older file, a copy of it, and the way back
+
+
+def test_verify_tells_the_version_of_an_older_file_and_does_not_migrate_it(
+    store: tenantq.Store, old: Path
+) -> None:
+    before = trace_of(old)
+    report = tenantq.verify(old)
+    assert (report.ok, report.schema_version, report.is_older) == (True, 1, True)
+    assert (report.ready, report.scheduled, report.claimed, report.dead, report.outbox) == (2, 1, 1, 1, 1)
+    assert trace_of(old) == before
+    store.tenant("acme").stats()
+    report = tenantq.verify(old)
+    assert (report.schema_version, report.is_older) == (SCHEMA_VERSION, False)
+
+
+def test_a_backup_of_an_older_file_is_one_of_its_version(store: tenantq.Store, old: Path, tmp_path: Path) -> None:
+    copy = store.tenant("acme").backup(tmp_path / "copy.db")
+    assert (version_of(copy), version_of(old)) == (1, 1)
+    assert tenantq.verify(copy).claimed == 1
+
+
+def test_a_restore_of_an_older_backup_migrates_it_on_the_way(store: tenantq.Store, tmp_path: Path) -> None:
+    saved = make_version_1(tmp_path / "saved.db", "acme")
+    before = trace_of(saved)
+    store.restore("acme", saved)
+    assert trace_of(saved) == before
+    acme = store.tenant("acme")
+    assert version_of(acme.path) == SCHEMA_VERSION
+    stats = acme.stats()
+    assert (stats.ready, stats.scheduled, stats.claimed, stats.dead) == (3, 1, 0, 1)
+    assert tenantq.verify(acme.path).problems == ()
+
+
+def test_an_older_file_that_is_copied_into_the_store_is_migrated_at_the_next_call(
+    store: tenantq.Store, acme: tenantq.Tenant, tmp_path: Path
+) -> None:
+    acme.enqueue("mail", "now")
+    saved = make_version_1(tmp_path / "saved.db", "acme")
+    saved.replace(acme.path)
+    for suffix in ("-wal", "-shm"):
+        acme.path.with_name(acme.path.name + suffix).unlink()
+    with pytest.raises(FileReplaced):
+        acme.enqueue("mail", "refused")
+    assert acme.stats().dead == 1
+    assert version_of(acme.path) == SCHEMA_VERSION
+
+
+def test_a_store_that_is_not_to_migrate_does_not_restore_an_older_backup(tmp_path: Path) -> None:
+    saved = make_version_1(tmp_path / "saved.db", "acme")
+    with tenantq.open(tmp_path / "store", migrate=False) as store:
+        with pytest.raises(OlderFile):
+            store.restore("acme", saved)
+        assert "acme" not in store
+
+
+# Migrated ahead
+
+
+def test_migrate_says_which_version_a_file_had_and_leaves_a_current_one_alone(tmp_path: Path) -> None:
+    with tenantq.open(tmp_path, migrate=False) as store:
+        path = make_version_1(store.tenant("acme").path, "acme")
+        assert store.migrate("acme") == 1
+        before = trace_of(path)
+        assert store.migrate("acme") is None
+        assert trace_of(path) == before
+        assert store.tenant("acme").stats().dead == 1
+        assert store.migrate("acme") is None  # while it is open here
+        activity = store.activity()
+        assert activity.migrated == 1
+        with pytest.raises(UnknownTenant):
+            store.migrate("nobody")
+
+
+def test_a_busy_file_is_not_waited_for_beyond_the_timeout_and_stays_as_it_is(tmp_path: Path) -> None:
+    with tenantq.open(tmp_path, busy_timeout=0.05) as store:
+        path = make_version_1(store.tenant("acme").path, "acme")
+        with closing(Database(path)) as other:
+            other.begin()
+            with pytest.raises(TenantBusy):
+                store.migrate("acme")
+            with pytest.raises(TenantBusy):
+                store.tenant("acme").stats()
+            other.rollback()
+        assert version_of(path) == 1
+        assert store.migrate("acme") == 1
+
+
 # Newer
 
 
@@ -217,6 +309,7 @@ REFUSED: dict[str, Callable[[tenantq.Store, Path], object]] = {
     "backup": lambda store, path: store.tenant("acme").backup(path.with_name("copy")),
     "restore": lambda store, path: store.restore("acme", path, replace=True),
     "verify": lambda _store, path: tenantq.verify(path),
+    "migrate": lambda store, _path: store.migrate("acme"),
 }
 
 
@@ -262,3 +355,142 @@ database = Database(path)
 database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
 stop_here("committed")
 """
+
+
+# Two versions at work on one file
+
+
+def migrate_further(path: Path) -> None:
+    """Do what a process of the next version does to a file."""
+    with closing(Database(path)) as database:
+        database.begin()
+        database.execute("CREATE TABLE of_the_next_version (a)")
+        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+        database.commit()
+
+
+CALLS: dict[str, Callable[[tenantq.Tenant], object]] = {
+    "enqueue": lambda acme: acme.enqueue("mail", 1),
+    "enqueue_many": lambda acme: acme.enqueue_many("mail", [1, 2]),
+    "claim": lambda acme: acme.claim("mail"),
+    "a waiting claim": lambda acme: acme.claim("nothing", wait=5),
+    "reap": lambda acme: acme.reap(),
+    "stats": lambda acme: acme.stats(),
+    "peek": lambda acme: acme.peek("mail"),
+    "next_due": lambda acme: acme.next_due(),
+    "the outbox": lambda acme: acme.outbox.undeliverable(),
+    "a transaction": lambda acme: acme.transaction().__enter__(),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_process_that_has_a_file_open_notices_that_a_newer_one_migrated_it(
+    store: tenantq.Store, name: str
+) -> None:
+    acme = store.tenant("acme")
+    acme.enqueue("mail", "before")
+    migrate_further(acme.path)
+    before = rows_of(acme.path)
+    for _time in range(2):
+        with pytest.raises(NewerFile, match=f"knows up to {SCHEMA_VERSION}") as caught:
+            CALLS[name](acme)
+        assert (caught.value.tenant, caught.value.path) == ("acme", str(acme.path))
+    assert rows_of(acme.path) == before
+    assert store.tenant("other").enqueue("mail", 1) == 1
+
+
+def rows_of(path: Path) -> list[list[tuple[object, ...]]]:
+    with closing(Database(path, read_only=True)) as database:
+        tables = ("queue", "tenantq_depth", "tenantq_meta", "tenantq_dead")
+        return [database.execute(f"SELECT * FROM {table}") for table in tables]
+
+
+def test_a_delivery_of_the_older_process_stays_claimed_until_its_lease_ends(
+    store: tenantq.Store, clock: ManualClock
+) -> None:
+    acme = store.tenant("acme")
+    acme.enqueue("mail", "once")
+    (held,) = acme.claim("mail", lease=30)
+    migrate_further(acme.path)
+    for settle in (held.ack, held.nack, held.release, lambda: held.extend(60)):
+        with pytest.raises(NewerFile):
+            settle()
+    with pytest.MonkeyPatch.context() as newer:
+        newer.setattr(_schema, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
+        with tenantq.open(store.root, clock=clock) as of_next_version:
+            assert of_next_version.tenant("acme").claim("mail") == []
+            clock.advance(31)
+            (again,) = of_next_version.tenant("acme").claim("mail")
+            assert (again.payload, again.attempts) == ("once", 2)
+            again.ack()
+
+
+def test_calls_that_are_merged_are_all_refused(store: tenantq.Store) -> None:
+    acme = store.tenant("acme")
+    acme.enqueue("mail", 1)
+    assert acme._handle is not None
+    line = acme._handle._line
+    assert line.try_take()
+    with ThreadPoolExecutor(8) as pool:
+        calls = [pool.submit(acme.enqueue, "mail", number) for number in range(8)]
+        wait_until(lambda: len(line.waiting) == 8)
+        migrate_further(acme.path)
+        line.hand_over()
+    assert {type(call.exception()) for call in calls} == {NewerFile}
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline
+        os.sched_yield()
+
+
+def test_the_file_is_not_asked_for_its_version_while_nobody_else_changes_it(
+    store: tenantq.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acme = store.tenant("acme")
+    acme.enqueue("mail", 1)
+    asked: list[object] = []
+    check = _schema.check_version
+
+    def ask(database: Database, tenant_id: str | None) -> None:
+        asked.append(tenant_id)
+        check(database, tenant_id)
+
+    monkeypatch.setattr(_schema, "check_version", ask)
+    for number in range(5):
+        acme.enqueue("mail", number)
+        acme.ack(*acme.claim("mail"))
+        acme.stats()
+    assert asked == []
+    execute(acme.path, "CREATE TABLE somebody_elses (a)")
+    acme.stats()
+    acme.enqueue("mail", 1)
+    assert asked == ["acme"]
+
+
+def test_a_worker_of_an_older_version_says_so_once_a_tenant_and_serves_the_others(
+    live: tenantq.Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_tenant_source, "TENANT_PAUSE", 0.01)
+    for tenant_id in ("acme", "other"):
+        live.tenant(tenant_id).enqueue("mail", 1)
+    path = live.tenant("acme").path
+    live.close()
+    make_newer(path)
+    done = threading.Semaphore(0)
+    with tenantq.open(live.root) as store:
+        worker = tenantq.Worker(store)
+        worker.on("mail")(lambda _message: done.release())
+        with worker:
+            for number in range(5):
+                assert done.acquire(timeout=30)
+                store.tenant("other").enqueue("mail", number)
+            execute(path, f"PRAGMA user_version = {SCHEMA_VERSION}")  # as if this worker were of the next version
+            live_again = store.tenant("acme")
+            while live_again.stats().ready + live_again.stats().claimed:
+                assert done.acquire(timeout=30)
+    said = [record for record in caplog.records if "not served by this version" in record.message]
+    assert [record.tenant for record in said] == ["acme"]  # type: ignore[attr-defined]
+    assert f"schema version {SCHEMA_VERSION + 1}" in said[0].message

@@ -37,6 +37,12 @@ MOST_PORT = 65_535
     metavar="[HOST:]PORT",
     help="Serve metrics for Prometheus.  [default host: 127.0.0.1]",
 )
+@click.option(
+    "--migrate/--no-migrate",
+    "migrates",
+    default=True,
+    help="Migrate files of an older schema, or leave them to workers of the older version.  [default: migrate]",
+)
 @with_log_level
 @with_store(required=False)
 @with_postgres(required=False)
@@ -47,6 +53,7 @@ def worker(
     concurrency: int | None,
     drain_timeout: float | None,
     metrics_address: str | None,
+    migrates: bool,
     log_level: str,
     store_path: str | None,
     dsn: str | None,
@@ -75,7 +82,7 @@ def worker(
         else:
             if store_path is None:
                 raise click.UsageError(f"{app} makes a worker for a store: use --store DIR, or set TENANTQ_STORE")
-            store = stack.enter_context(open_store(store_path))
+            store = stack.enter_context(open_store(store_path, migrate=migrates))
             bridge = None if dsn is None else stack.enter_context(connect(dsn))
             found = _made(app, loaded, store, bridge)
         if concurrency is not None:
