@@ -14,7 +14,7 @@ from pathlib import Path
 from tenantq import _schema
 from tenantq._schema import version_of
 from tenantq._sqlite import Database, Durability, Row
-from tenantq.errors import OlderFile
+from tenantq.errors import CorruptFile, OlderFile
 from tenantq.sqlfile import load_statements
 
 __all__ = ["check_current", "migrate", "migrate_file"]
@@ -52,13 +52,14 @@ def migrate_file(
     path: Path, tenant_id: str, *, durability: Durability, busy_timeout: float, now: int
 ) -> int | None:
     """Migrate a file that this process has not open; one that is current is read only. See `migrate`."""
-    with contextlib.closing(_schema.open_to_read(path, tenant_id)) as database:
-        _schema.check_file(database, tenant_id)
+    # A file without a -wal is read without a lock: one that seems damaged may be in the middle of a checkpoint.
+    with contextlib.suppress(CorruptFile), contextlib.closing(_schema.open_to_read(path, tenant_id)) as database:
+        _schema.check_header(database, tenant_id)
         if version_of(database) == _schema.SCHEMA_VERSION:
             return None
     database = Database(path, durability=durability, busy_timeout=busy_timeout, tenant=tenant_id)
     with contextlib.closing(database):
-        _schema.check_file(database, tenant_id)  # what was read may have been a file in the middle of a write
+        _schema.check_file(database, tenant_id)
         return migrate(database, now)
 
 

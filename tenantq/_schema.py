@@ -17,6 +17,7 @@ __all__ = [
     "APPLICATION_ID",
     "SCHEMA_VERSION",
     "check_file",
+    "check_header",
     "check_version",
     "create_file",
     "read_meta",
@@ -83,10 +84,7 @@ def check_file(database: Database, tenant_id: str | None) -> dict[str, str]:
     An older file is one of ours too: `_migrations` has what becomes of it.
     """
     path = str(database.path)
-    application_id = database.execute("PRAGMA application_id")[0][0]
-    if application_id != APPLICATION_ID:
-        raise NotATenantFile(f"{path} is not a tenantq tenant file", path=path, tenant=tenant_id)
-    check_version(database, tenant_id)
+    check_header(database, tenant_id)
     try:
         meta = read_meta(database)
         named = meta["tenant_id"]
@@ -95,6 +93,15 @@ def check_file(database: Database, tenant_id: str | None) -> dict[str, str]:
     if tenant_id is not None and named != tenant_id:
         raise WrongTenant(f"{path} belongs to tenant {named!r}, not {tenant_id!r}", path=path, tenant=tenant_id)
     return meta
+
+
+def check_header(database: Database, tenant_id: str | None) -> None:
+    """Raise NotATenantFile or NewerFile by the file's first page alone: what costs least to know of it."""
+    application_id = database.execute("PRAGMA application_id")[0][0]
+    if application_id != APPLICATION_ID:
+        path = str(database.path)
+        raise NotATenantFile(f"{path} is not a tenantq tenant file", path=path, tenant=tenant_id)
+    check_version(database, tenant_id)
 
 
 def version_of(database: Database) -> int:

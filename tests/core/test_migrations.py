@@ -17,7 +17,7 @@ import tenantq
 from tenantq import _migrations, _schema, _tenant_source
 from tenantq._schema import SCHEMA_VERSION
 from tenantq._sqlite import Database, Row
-from tenantq.errors import FileReplaced, NewerFile, OlderFile, TenantBusy, UnknownTenant
+from tenantq.errors import DiskFull, FileReplaced, NewerFile, OlderFile, TenantBusy, UnknownTenant
 from tenantq.testing import ManualClock
 from tests.children import Child
 from tests.older import CREATE_VERSION_1, NOW, make_version_1, version_of
@@ -152,6 +152,21 @@ def test_a_step_that_fails_leaves_the_older_file(
     assert version_of(old) == 1
     assert store.activity().migrated == 0
     assert store.tenant("acme").stats().dead == 1
+
+
+def test_a_step_that_finds_no_space_leaves_the_older_file_and_can_be_tried_again(
+    store: tenantq.Store, old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = schema_of(old), meta_of(old)
+    with monkeypatch.context() as patched:
+        step = "CREATE TABLE large (a); PRAGMA max_page_count = 1; INSERT INTO large VALUES (zeroblob(1000000));"
+        patched.setitem(_schema._MIGRATIONS, "to_2", step)
+        for _time in range(2):
+            with pytest.raises(DiskFull):
+                store.tenant("acme").enqueue("mail", 1)
+    assert (schema_of(old), meta_of(old), version_of(old)) == (*before, 1)
+    store.tenant("acme").enqueue("mail", 1)
+    assert tenantq.verify(old).problems == ()
 
 
 def test_a_file_is_migrated_over_several_versions_a_step_each(
