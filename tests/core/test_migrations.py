@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import tenantq
-from tenantq import _migrations, _schema, _tenant_source
+from tenantq import _migrations, _schema
 from tenantq._schema import SCHEMA_VERSION
 from tenantq._sqlite import Database, Row
 from tenantq.errors import DiskFull, FileReplaced, NewerFile, OlderFile, TenantBusy, UnknownTenant
@@ -486,9 +486,8 @@ def test_the_file_is_not_asked_for_its_version_while_nobody_else_changes_it(
 
 
 def test_a_worker_of_an_older_version_says_so_once_a_tenant_and_serves_the_others(
-    live: tenantq.Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    live: tenantq.Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(_tenant_source, "TENANT_PAUSE", 0.01)
     for tenant_id in ("acme", "other"):
         live.tenant(tenant_id).enqueue("mail", 1)
     path = live.tenant("acme").path
@@ -501,11 +500,12 @@ def test_a_worker_of_an_older_version_says_so_once_a_tenant_and_serves_the_other
         with worker:
             for number in range(5):
                 assert done.acquire(timeout=30)
+                store.ring("acme")
                 store.tenant("other").enqueue("mail", number)
             execute(path, f"PRAGMA user_version = {SCHEMA_VERSION}")  # as if this worker were of the next version
-            live_again = store.tenant("acme")
-            while live_again.stats().ready + live_again.stats().claimed:
-                assert done.acquire(timeout=30)
+            store.ring("acme")
+            acme = store.tenant("acme")
+            wait_until(lambda: not acme.stats().ready + acme.stats().claimed)
     said = [record for record in caplog.records if "not served by this version" in record.message]
     assert [record.tenant for record in said] == ["acme"]  # type: ignore[attr-defined]
     assert f"schema version {SCHEMA_VERSION + 1}" in said[0].message
