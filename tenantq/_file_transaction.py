@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tenantq import _schema
 from tenantq._bounds import Bounds
 from tenantq._schedule import Entry, Waiting
 from tenantq._sqlite import Database, Parameters, Row
@@ -57,7 +58,7 @@ class FileTransaction:
         self._emitted = 0
         self._last_seq = 0
         self._is_of_this_boot = meta.get("boot_id") == boot_id
-        self._version = -1
+        self._version = self._checked_version = -1
         self._forget()
 
     def begin(self) -> None:
@@ -68,6 +69,17 @@ class FileTransaction:
         self.database.begin()
         if self.database.version() != self._version:
             self._forget()
+            self.check_schema()
+
+    def check_schema(self) -> None:
+        """Raise NewerFile if another process has migrated the file to a schema that is not known here.
+
+        The file is asked only after somebody else has changed it: `begin` and every read end here.
+        """
+        version = self.database.version()
+        if version != self._checked_version:
+            _schema.check_version(self.database, self.tenant_id)
+            self._checked_version = version
 
     def commit(self) -> None:
         """Write the depths and commit; durable on return. A failure leaves nothing of the transaction."""
@@ -98,7 +110,7 @@ class FileTransaction:
                 self.rollback()
             raise
         self.is_committed = True
-        self._version = self.database.version()
+        self._version = self._checked_version = self.database.version()
         self.ready.update(ready)
         self.commits += 1
         if self._has_room:

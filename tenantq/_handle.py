@@ -106,7 +106,7 @@ class Handle:
             database = self.file.database
             try:
                 database.execute("BEGIN")
-                return operation(self.file)
+                return self._look(operation)
             finally:
                 database.rollback()
         finally:
@@ -117,7 +117,7 @@ class Handle:
         self._take_turn()
         try:
             self._check()
-            return operation(self.file)
+            return self._look(operation)
         finally:
             self._line.hand_over()
 
@@ -235,6 +235,12 @@ class Handle:
             self.file.database.check_alone()
         if self.file.database.in_transaction:  # an interrupt in a rollback left it open
             self.file.rollback()
+
+    def _look(self, operation: Operation[T]) -> T:
+        try:
+            return operation(self.file)
+        finally:  # whether it failed or not: of a newer schema neither says anything
+            self.file.check_schema()
 
     def _begin(self) -> None:
         self._check()

@@ -13,16 +13,28 @@ from tenantq._sqlite import Database, Durability
 from tenantq.errors import NewerFile, NotATenantFile, StatementFailed, WrongTenant
 from tenantq.sqlfile import load_statements
 
-__all__ = ["APPLICATION_ID", "SCHEMA_VERSION", "check_file", "create_file", "read_meta"]
+__all__ = [
+    "APPLICATION_ID",
+    "SCHEMA_VERSION",
+    "check_file",
+    "check_header",
+    "check_version",
+    "create_file",
+    "read_meta",
+    "take_step",
+    "version_of",
+]
 
 APPLICATION_ID = 0x746E7471
 """The bytes "tntq": `file` and `sqlite3` tell a tenant's file by it."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""Of the files that this version works on. Version 1 is `create_schema`; migrations.sql leads from there."""
 
 TEMPORARY_PREFIX = ".new-"
 
 _SQL = load_statements("tenantq", "schema.sql")
+_MIGRATIONS = load_statements("tenantq", "migrations.sql")
 
 
 def create_file(path: Path, tenant_id: str) -> None:
@@ -53,25 +65,26 @@ def create_file(path: Path, tenant_id: str) -> None:
 def write_schema(database: Database, tenant_id: str) -> None:
     """Write the schema and the file's identity into an empty database."""
     database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     database.execute(_SQL["create_schema"])
+    for version in range(2, SCHEMA_VERSION + 1):
+        take_step(database, version)
     write_meta(database, "tenant_id", tenant_id)
     write_meta(database, "file_id", str(uuid.uuid4()))
 
 
+def take_step(database: Database, version: int) -> None:
+    """Give a file the schema of a version, if it has that of the one before. Inside of a transaction."""
+    database.execute(_MIGRATIONS[f"to_{version}"])
+    database.execute(f"PRAGMA user_version = {version}")
+
+
 def check_file(database: Database, tenant_id: str | None) -> dict[str, str]:
-    """Return the file's identity, or raise NotATenantFile, NewerFile or WrongTenant; nothing is written."""
+    """Return the file's identity, or raise NotATenantFile, NewerFile or WrongTenant; nothing is written.
+
+    An older file is one of ours too: `_migrations` has what becomes of it.
+    """
     path = str(database.path)
-    application_id = database.execute("PRAGMA application_id")[0][0]
-    if application_id != APPLICATION_ID:
-        raise NotATenantFile(f"{path} is not a tenantq tenant file", path=path, tenant=tenant_id)
-    version = database.execute("PRAGMA user_version")[0][0]
-    if version > SCHEMA_VERSION:
-        raise NewerFile(
-            f"{path} has schema version {version}, this tenantq knows up to {SCHEMA_VERSION}",
-            path=path,
-            tenant=tenant_id,
-        )
+    check_header(database, tenant_id)
     try:
         meta = read_meta(database)
         named = meta["tenant_id"]
@@ -80,6 +93,33 @@ def check_file(database: Database, tenant_id: str | None) -> dict[str, str]:
     if tenant_id is not None and named != tenant_id:
         raise WrongTenant(f"{path} belongs to tenant {named!r}, not {tenant_id!r}", path=path, tenant=tenant_id)
     return meta
+
+
+def check_header(database: Database, tenant_id: str | None) -> None:
+    """Raise NotATenantFile or NewerFile by the file's first page alone: what costs least to know of it."""
+    application_id = database.execute("PRAGMA application_id")[0][0]
+    if application_id != APPLICATION_ID:
+        path = str(database.path)
+        raise NotATenantFile(f"{path} is not a tenantq tenant file", path=path, tenant=tenant_id)
+    check_version(database, tenant_id)
+
+
+def version_of(database: Database) -> int:
+    """Return the version of a file's schema."""
+    version: int = database.execute("PRAGMA user_version")[0][0]
+    return version
+
+
+def check_version(database: Database, tenant_id: str | None) -> None:
+    """Raise NewerFile if the file's schema is of a version that this tenantq does not know."""
+    version = version_of(database)
+    if version > SCHEMA_VERSION:
+        path = str(database.path)
+        raise NewerFile(
+            f"{path} has schema version {version}, this tenantq knows up to {SCHEMA_VERSION}",
+            path=path,
+            tenant=tenant_id,
+        )
 
 
 def read_meta(database: Database) -> dict[str, str]:
@@ -109,6 +149,12 @@ def path_of(root: Path, tenant_id: str) -> Path:
 def open_database(path: Path, tenant_id: str, busy_timeout: float) -> Database:
     """Open a tenant's file beside its handle, for work that must not hold the handle's turn."""
     return Database(path, busy_timeout=busy_timeout, tenant=tenant_id)
+
+
+def open_to_read(path: Path, tenant_id: str | None = None) -> Database:
+    """Open a file to read. Without a -wal it is complete and nobody has it open: nothing is put beside it."""
+    is_alone = not path.with_name(path.name + "-wal").exists()
+    return Database(path, read_only=True, immutable=is_alone, tenant=tenant_id)
 
 
 def remove_sidecars(path: Path) -> None:

@@ -307,6 +307,19 @@ class Database:
         self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self.close()
 
+    def close_untouched(self) -> None:
+        """Close a file that is not for this process: what others left in its -wal stays there.
+
+        A plain close checkpoints it, if it is the last. It goes for a -wal that only opening the file made.
+        """
+        try:
+            is_in_use = self.path.with_name(self.path.name + "-wal").stat().st_size > 0
+        except OSError:
+            is_in_use = False
+        if is_in_use:
+            self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        self.close()
+
     def disown(self) -> None:
         """Never use or close, in a forked child, what is the parent's.
 

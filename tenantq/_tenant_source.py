@@ -12,7 +12,7 @@ from typing import Any
 
 from tenantq._schedule import Waiting
 from tenantq._sources import IDLE_WAIT, ClaimingSource
-from tenantq.errors import LeaseLost
+from tenantq.errors import LeaseLost, NewerFile, OlderFile
 from tenantq.message import Message
 from tenantq.router import Layer
 from tenantq.store import Store
@@ -55,6 +55,7 @@ class TenantSource(ClaimingSource):
         self._watch = store.watch(only=Waiting.MESSAGES)
         self._line: deque[str] = deque()
         self._in_line: set[str] = set()
+        self._of_other_versions: set[str] = set()
         self._schedule: list[tuple[float, str]] = []
         self._scheduled_at: dict[str, float] = {}
 
@@ -162,6 +163,11 @@ class TenantSource(ClaimingSource):
                 due = tenant.next_due()
             if due is not None:
                 self._put_on_schedule(tenant_id, due)
+        except (NewerFile, OlderFile) as exc:
+            if tenant_id not in self._of_other_versions:  # said once: it lasts until this process is replaced
+                self._of_other_versions.add(tenant_id)
+                logger.warning("a tenant is not served by this version: %s", exc, extra={"tenant": tenant_id})
+            self._put_on_schedule(tenant_id, TENANT_PAUSE)
         except Exception:
             logger.warning("a tenant could not be served", exc_info=True, extra={"tenant": tenant_id})
             self._put_on_schedule(tenant_id, TENANT_PAUSE)

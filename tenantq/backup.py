@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from tenantq import _schema
+from tenantq import _migrations, _schema
 from tenantq._file import TenantFile
 from tenantq._sqlite import Database, Durability
 from tenantq._undeliverable import recount
@@ -38,11 +38,18 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     problems: tuple[str, ...] = ()
     """What is wrong, one sentence each."""
+    schema_version: int = 0
+    """Of the file; one of an older schema is as sound as any. 0 where it cannot be read."""
     ready: int = 0
     scheduled: int = 0
     claimed: int = 0
     dead: int = 0
     outbox: int = 0
+
+    @property
+    def is_older(self) -> bool:
+        """Whether the file is to be migrated when it is opened."""
+        return 0 < self.schema_version < _schema.SCHEMA_VERSION
 
     @property
     def ok(self) -> bool:
@@ -52,7 +59,7 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def verify(path: str | os.PathLike[str], *, quick: bool = False) -> VerifyReport:
     """Check a tenant's file, open or closed: SQLite's own check (every row against every index unless
-    `quick`), our schema, and the depths against the rows.
+    `quick`), our schema, and the depths against the rows. A file of an older schema is not migrated.
 
     Damage is in the report's `problems`. Raises UnknownTenant if there is no such file, NotATenantFile
     and NewerFile if it is not ours to check.
@@ -62,8 +69,9 @@ def verify(path: str | os.PathLike[str], *, quick: bool = False) -> VerifyReport
         raise UnknownTenant(f"there is no tenant file at {file}", path=str(file))
     with contextlib.ExitStack() as stack:
         try:
-            database = stack.enter_context(contextlib.closing(open_to_read(file)))
+            database = stack.enter_context(contextlib.closing(_schema.open_to_read(file)))
             meta = _schema.check_file(database, None)
+            version = _schema.version_of(database)
         except CorruptFile as exc:
             return VerifyReport(path=str(file), tenant="", problems=(exc.message,))
         problems: list[str] = []
@@ -81,7 +89,13 @@ def verify(path: str | os.PathLike[str], *, quick: bool = False) -> VerifyReport
             counts["outbox"] = opened.outbox_position()[3]
         except TenantqError as exc:
             problems.append(exc.message)
-        return VerifyReport(path=str(file), tenant=meta["tenant_id"], problems=tuple(problems), **counts)
+        return VerifyReport(
+            path=str(file),
+            tenant=meta["tenant_id"],
+            problems=tuple(problems),
+            schema_version=version,
+            **counts,
+        )
 
 
 def backup_file(database: Database, target: Path) -> None:
@@ -102,9 +116,11 @@ def restore_file(
     *,
     replace: bool,
     exclusive: Callable[[], AbstractContextManager[None]],
+    migrate_at: int | None,
 ) -> None:
     """Put a checked copy of `source` in the place of a tenant's file.
 
+    One of an older schema is migrated at the time `migrate_at`, or refused if that is None.
     The tenant is in use until the copy is ready; `exclusive` closes it in this process for the swap alone.
     """
 
@@ -118,11 +134,13 @@ def restore_file(
     if path.exists() and source.samefile(path):
         raise TenantFileError("a tenant cannot be restored from its own file", tenant=tenant_id, path=str(path))
     with _temporary(path) as temporary:
-        with contextlib.closing(open_to_read(source)) as database:
+        with contextlib.closing(_schema.open_to_read(source, tenant_id)) as database:
             _schema.check_file(database, tenant_id)
+            if migrate_at is None:
+                _migrations.check_current(database)
             database.copy_to(temporary)
         _check_sound(temporary, tenant_id)
-        _give_back_claims(temporary, tenant_id)
+        _make_ready(temporary, tenant_id, migrate_at)
         _sync(temporary)
         with exclusive(), _no_other_process(path, tenant_id):
             refuse_existing()
@@ -133,12 +151,6 @@ def restore_file(
             _schema.sync_directory(path.parent)
 
 
-def open_to_read(path: Path) -> Database:
-    """Open a file to read. Without a -wal it is complete and nobody has it open: nothing is put beside it."""
-    is_alone = not path.with_name(path.name + "-wal").exists()
-    return Database(path, read_only=True, immutable=is_alone)
-
-
 def _check_sound(path: Path, tenant_id: str | None) -> None:
     with contextlib.closing(Database(path, read_only=True, immutable=True, tenant=tenant_id)) as database:
         _schema.check_file(database, tenant_id)
@@ -147,8 +159,11 @@ def _check_sound(path: Path, tenant_id: str | None) -> None:
         raise CorruptFile(f"the copy is damaged: {problems[0]}", tenant=tenant_id, path=str(path))
 
 
-def _give_back_claims(path: Path, tenant_id: str) -> None:
+def _make_ready(path: Path, tenant_id: str, migrate_at: int | None) -> None:
+    """Bring a copy to this version's schema, and give back what is claimed in it."""
     with contextlib.closing(Database(path, durability=Durability.FULL, tenant=tenant_id)) as database:
+        if migrate_at is not None:
+            _migrations.migrate(database, migrate_at)
         file = TenantFile(database, _schema.check_file(database, tenant_id), "")
         file.begin()
         file.give_back_claims()

@@ -42,6 +42,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_outbox: int | None = None
     """Events of one tenant that may wait for Postgres before `emit` refuses more; None: any number."""
     backoff: Backoff = Backoff()
+    migrate: bool = True
+    """Whether a file of an older schema is migrated when it is opened, or refused."""
 
     def __post_init__(self) -> None:
         check_seconds(self.busy_timeout, "busy_timeout")

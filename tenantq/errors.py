@@ -16,6 +16,7 @@ __all__ = [
     "LeaseLost",
     "NewerFile",
     "NotATenantFile",
+    "OlderFile",
     "PayloadError",
     "PayloadTooLarge",
     "QueueFull",
@@ -216,7 +217,16 @@ class NotATenantFile(TenantFileError):
 class NewerFile(TenantFileError):
     """The file was written by a newer version of tenantq."""
 
-    default_hint = "upgrade tenantq; the file was left as it is"
+    default_hint = "upgrade tenantq in this process; the file was left as it is"
+
+
+class OlderFile(TenantFileError):
+    """The file was written by an older version of tenantq and was not to be migrated."""
+
+    default_hint = (
+        "run `tenantq migrate`, or open the store with migrate=True, once no process of the older version is "
+        "left; the file was left as it is"
+    )
 
 
 class WrongTenant(TenantFileError):

@@ -98,6 +98,8 @@ class StoreActivity(msgspec.Struct, frozen=True, kw_only=True):
     """How long it waited, all in all."""
     busy_longest: float = 0.0
     """Seconds of the longest of these waits."""
+    migrated: int = 0
+    """Files of an older schema that it brought to this version's."""
 
     def plus(self, commits: int, operations: int, waits: int, seconds: float, longest: float) -> StoreActivity:
         """Return it with what was done on one more file."""
@@ -108,6 +110,7 @@ class StoreActivity(msgspec.Struct, frozen=True, kw_only=True):
             busy_waits=self.busy_waits + waits,
             busy_seconds=self.busy_seconds + seconds,
             busy_longest=max(self.busy_longest, longest),
+            migrated=self.migrated,
         )
 
 

@@ -16,7 +16,7 @@ from typing import Self
 
 from msgspec import structs
 
-from tenantq import _schema, naming
+from tenantq import _migrations, _schema, naming
 from tenantq._board import Board, new_slot
 from tenantq._checkpointer import Checkpointer, checkpoint
 from tenantq._doorbell import Doorbell, slot_of, slot_of_key
@@ -30,10 +30,12 @@ from tenantq._schedule import Entry, Schedule, Waiting
 from tenantq._sqlite import Database, check_sqlite_version
 from tenantq._turns import Turn
 from tenantq.backoff import Backoff
-from tenantq.backup import open_to_read, restore_file
+from tenantq.backup import restore_file
 from tenantq.clock import Clock, SystemClock
 from tenantq.config import StoreConfig
 from tenantq.errors import (
+    NewerFile,
+    OlderFile,
     StoreClosed,
     StoreNotFound,
     TenantBusy,
@@ -66,6 +68,7 @@ def open(  # noqa: A001 - tenantq.open reads as it should
     memory_depth: int = 10_000,
     max_outbox: int | None = None,
     backoff: Backoff | None = None,
+    migrate: bool = True,
     clock: Clock | None = None,
 ) -> Store:
     """Open a store, a directory of tenants; it is made if it is not there and `create` is set.
@@ -81,6 +84,8 @@ def open(  # noqa: A001 - tenantq.open reads as it should
     max_outbox: events of one tenant that may wait for Postgres; one more raises QueueFull. None: any number, so
     that a long outage of Postgres stops nobody and fills the disk.
     backoff: the wait after a failed attempt.
+    migrate: bring a file of an older schema to this version's when it is opened. False: raise OlderFile, and leave
+    it to processes of the older version.
 
     Raises StoreNotFound, UnsupportedSQLite, InvalidArgument, TenantFileError (a network file system).
     """
@@ -92,6 +97,7 @@ def open(  # noqa: A001 - tenantq.open reads as it should
         memory_depth=memory_depth,
         max_outbox=max_outbox,
         backoff=backoff or Backoff(),
+        migrate=migrate,
     )
     check_sqlite_version()
     root = Path(path).absolute()
@@ -183,8 +189,9 @@ class Store:
         """Put a backup in the place of a tenant's file; durable on return.
 
         The source is checked first: ours, not newer, sound, and of this tenant. What it held claimed is
-        ready again. Raises TenantInUse while another process has the tenant open, TenantExists with
-        replace=False, NotATenantFile, NewerFile, CorruptFile, WrongTenant; the tenant is as it was then.
+        ready again, and one of an older schema is migrated on the way. Raises TenantInUse while another process
+        has the tenant open, TenantExists with replace=False, NotATenantFile, NewerFile, OlderFile (of a store with
+        migrate=False), CorruptFile, WrongTenant; the tenant is as it was then.
         """
         self._check_open()
         naming.check_tenant_id(tenant_id)
@@ -194,11 +201,33 @@ class Store:
             tenant_id,
             replace=replace,
             exclusive=lambda: self.exclusive(tenant_id),
+            migrate_at=self.clock.now_ns() if self.config.migrate else None,
         )
         entry = self._schedule.entry(naming.key_of(tenant_id))
         if entry is not None:
             entry.doubt()
         self._ring(slot_of(tenant_id), entry)
+
+    def migrate(self, tenant_id: str) -> int | None:
+        """Bring a tenant's file to this version's schema; return the version that it had, None if it was current.
+
+        Whatever `migrate` the store was opened with; the tenant is not kept open. A file that is current is only
+        looked at. Raises UnknownTenant, NewerFile, TenantBusy, DiskFull; the file is as it was then.
+        """
+        path = _schema.path_of(self.root, naming.check_tenant_id(tenant_id))
+        self._check_open()
+        with self._gate(tenant_id):
+            if not path.exists():
+                raise UnknownTenant(f"the store has no tenant {tenant_id!r}", tenant=tenant_id)
+            found = _migrations.migrate_file(
+                path,
+                tenant_id,
+                durability=self.config.durability,
+                busy_timeout=self.config.busy_timeout,
+                now=self.clock.now_ns(),
+            )
+        self._count_migrated(found)
+        return found
 
     def watch(self, sweep_interval: float = SWEEP_INTERVAL, *, only: Waiting | None = None) -> Watch:
         """Return a Watch over all tenants; its first `wait` returns every one of them.
@@ -419,6 +448,7 @@ class Store:
         )
         try:
             meta = _schema.check_file(database, tenant_id)
+            self._bring_to_schema(database)
             entry = self._schedule.entry(key)
             file = TenantFile(
                 database,
@@ -429,11 +459,25 @@ class Store:
                 entry=entry,
             )
             file.end_leases_of_another_boot()
+        except (NewerFile, OlderFile):
+            database.close_untouched()
+            raise
         except BaseException:
             database.close()
             raise
         database.on_long_wal = partial(self._checkpointer.request, tenant_id)
         return Handle(file, path, partial(self._ring, slot, entry))
+
+    def _bring_to_schema(self, database: Database) -> None:
+        if not self.config.migrate:
+            _migrations.check_current(database)
+        else:
+            self._count_migrated(_migrations.migrate(database, self.clock.now_ns()))
+
+    def _count_migrated(self, version: int | None) -> None:
+        if version is not None:
+            with self._lock:
+                self._past = structs.replace(self._past, migrated=self._past.migrated + 1)
 
     def _checkpoint(self, tenant_id: str) -> None:
         # Behind the gate: the file is neither closed, replaced nor forked away meanwhile.
@@ -477,7 +521,7 @@ class Store:
     def _read_id(self, path: Path) -> str | None:
         """Return the id in a file whose name has only its hash; None where it cannot be read."""
         try:
-            with contextlib.closing(open_to_read(path)) as database:
+            with contextlib.closing(_schema.open_to_read(path)) as database:
                 return _schema.check_file(database, None)["tenant_id"]
         except TenantqError:
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -345,8 +346,10 @@ class Tenant(TenantLeases, TenantProducers):
         target = Path(dest).absolute()
         if target.is_dir():
             target = target / self.path.name
-        if self._open(create=False) is None:
+        if self.id not in self.store:
             raise UnknownTenant(f"tenant {self.id!r} has no file yet", tenant=self.id)
+        with contextlib.closing(_schema.open_to_read(self.path, self.id)) as looked_at:
+            _schema.check_file(looked_at, self.id)  # not opened for work: a file of an older schema stays as it is
         if target.exists() and target.samefile(self.path):
             raise TenantFileError("a tenant cannot be backed up to its own file", tenant=self.id)
         database = _schema.open_database(self.path, self.id, self.store.config.busy_timeout)

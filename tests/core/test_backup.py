@@ -66,7 +66,14 @@ def saved(acme: tenantq.Tenant, tmp_path: Path) -> Path:
 def test_a_backup_is_one_complete_file(acme: tenantq.Tenant, saved: Path, tmp_path: Path) -> None:
     report = tenantq.verify(saved)
     assert report == tenantq.VerifyReport(
-        path=str(saved), tenant="acme", ready=1, scheduled=1, claimed=1, dead=1, outbox=1
+        path=str(saved),
+        tenant="acme",
+        schema_version=_schema.SCHEMA_VERSION,
+        ready=1,
+        scheduled=1,
+        claimed=1,
+        dead=1,
+        outbox=1,
     )
     assert names(tmp_path) == ["saved.db", "store"]
     assert saved.stat().st_mode & 0o777 == 0o600

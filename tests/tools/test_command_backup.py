@@ -127,6 +127,7 @@ def test_verify_says_what_sound_files_hold(tq: StoreCommand) -> None:
         "path": str(tq.file_of("acme")),
         "tenant": "acme",
         "problems": [],
+        "schema_version": 2,
         "ready": 2,
         "scheduled": 0,
         "claimed": 0,

@@ -11,6 +11,8 @@ from urllib.request import urlopen
 
 import pytest
 
+import tenantq
+from tests.older import make_version_1, version_of
 from tests.tools.command import StoreCommand, spawn
 
 APP = """
@@ -110,6 +112,7 @@ def test_metrics_are_served_and_hold_what_was_handled(tq: StoreCommand, app: Pat
         "busy_waits_total",
         "busy_wait_seconds_total",
         "open_tenants",
+        "migrated_files_total",
     ):
         assert f"\ntenantq_{name} " in text
     process.send_signal(signal.SIGTERM)
@@ -184,3 +187,14 @@ def test_a_function_needs_a_store_that_is_there(tq: StoreCommand, app: Path) -> 
     assert "there is no store at" in process.communicate()[1]
     assert process.returncode == 3
     assert not os.path.exists(tq.path)  # noqa: PTH110
+
+
+def test_a_worker_that_is_not_to_migrate_says_so_and_leaves_older_files(tq: StoreCommand, app: Path) -> None:
+    with tenantq.open(tq.path) as store:
+        path = make_version_1(store.tenant("acme").path, "acme")
+    process = spawn("worker", "--app", "shop:make", "--store", str(tq.path), "--no-migrate", cwd=app)
+    assert "schema version 1" in wait_for(process, "not served by this version")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert version_of(path) == 1

@@ -45,6 +45,9 @@ class WorkerCollector(Collector):
         yield GaugeMetricFamily(
             "tenantq_busy_wait_longest_seconds", "How long the longest of these took.", activity.busy_longest
         )
+        yield CounterMetricFamily(
+            "tenantq_migrated_files", "Files of an older schema that were migrated.", activity.migrated
+        )
         messages = CounterMetricFamily(
             "tenantq_messages", "Messages that left a handler, by layer and outcome.", labels=["layer", "outcome"]
         )

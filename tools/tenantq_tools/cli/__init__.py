@@ -29,6 +29,7 @@ COMMANDS = {
     "backup": "backup",
     "restore": "backup",
     "verify": "verify",
+    "migrate": "migrate",
     "worker": "worker",
     "bridge": "bridge",
 }

@@ -110,9 +110,9 @@ def with_yes(function: F) -> F:
     return click.option("--yes", is_flag=True, help="Do it without asking.")(function)
 
 
-def open_store(path: str, *, create: bool = False, durability: str = "normal") -> tenantq.Store:
+def open_store(path: str, *, create: bool = False, **options: Any) -> tenantq.Store:
     """Open a store; one that is not there is made only where that is asked for."""
-    return tenantq.open(path, create=create, durability=durability)
+    return tenantq.open(path, create=create, **options)
 
 
 @contextlib.contextmanager

@@ -109,7 +109,8 @@ def _print(report: VerifyReport, *, as_json: bool) -> None:
     who = printable(report.tenant or report.path)
     if report.ok:
         held = f"{report.ready} ready, {report.scheduled} scheduled, {report.claimed} claimed, {report.dead} dead"
-        click.echo(f"{paint('ok', fg='green')}   {who}: {held}, {report.outbox} in the outbox")
+        schema = f", of the older schema {report.schema_version}" if report.is_older else ""
+        click.echo(f"{paint('ok', fg='green')}   {who}: {held}, {report.outbox} in the outbox{schema}")
         return
     click.echo(f"{paint('BAD', fg='red')}  {who}: {printable(report.path)}")
     _print_problems(report.problems)

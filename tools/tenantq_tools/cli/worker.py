@@ -31,6 +31,12 @@ __all__ = ["load", "worker"]
     "--drain-timeout", type=click.FloatRange(min=0), metavar="S", help="Seconds that handlers get to end."
 )
 @with_metrics
+@click.option(
+    "--migrate/--no-migrate",
+    "migrates",
+    default=True,
+    help="Migrate files of an older schema, or leave them to workers of the older version.  [default: migrate]",
+)
 @with_log_level
 @with_store(required=False)
 @with_postgres(required=False)
@@ -41,6 +47,7 @@ def worker(
     concurrency: int | None,
     drain_timeout: float | None,
     metrics_address: str | None,
+    migrates: bool,
     log_level: str,
     store_path: str | None,
     dsn: str | None,
@@ -69,7 +76,7 @@ def worker(
         else:
             if store_path is None:
                 raise click.UsageError(f"{app} makes a worker for a store: use --store DIR, or set TENANTQ_STORE")
-            store = stack.enter_context(open_store(store_path))
+            store = stack.enter_context(open_store(store_path, migrate=migrates))
             bridge = None if dsn is None else stack.enter_context(connect(dsn))
             found = _made(app, loaded, store, bridge)
         if concurrency is not None:

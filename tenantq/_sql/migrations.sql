@@ -1,0 +1,37 @@
+-- From version to version of the tenant file: `create_schema` in schema.sql is version 1 and stays as it is, each `to_N`
+-- makes version N of N - 1, and a new file is made by all of them in turn. `to_N` is one transaction with its new
+-- user_version, and holds the file's write lock: nothing in it may take time that grows with the messages. A released
+-- one is never changed.
+
+-- name: to_2
+
+-- name: find_miscounts
+-- To 2, read before the lock is taken: what rows written by hand (the documents' INSERT and DELETE) kept out of the
+-- depths. The difference stays what it is while others enqueue and claim: they move the rows and the depths alike.
+SELECT queue, sum(ready), sum(scheduled), sum(claimed), sum(dead)
+FROM (
+    SELECT queue, count(*) AS ready, 0 AS scheduled, 0 AS claimed, 0 AS dead
+    FROM queue INDEXED BY queue_ready
+    WHERE claimed_by IS NULL AND due_at IS NULL
+    GROUP BY queue
+    UNION ALL
+    SELECT queue, 0, sum(claimed_by IS NULL), sum(claimed_by IS NOT NULL), 0
+    FROM queue
+    WHERE claimed_by IS NOT NULL OR due_at IS NOT NULL
+    GROUP BY queue
+    UNION ALL
+    SELECT queue, 0, 0, 0, count(*) FROM tenantq_dead GROUP BY queue
+    UNION ALL
+    SELECT queue, -ready, -scheduled, -claimed, -dead FROM tenantq_depth
+)
+GROUP BY queue
+HAVING sum(ready) <> 0 OR sum(scheduled) <> 0 OR sum(claimed) <> 0 OR sum(dead) <> 0;
+
+-- name: correct_depth
+INSERT INTO tenantq_depth (queue, ready, scheduled, claimed, dead)
+VALUES (:queue, :ready, :scheduled, :claimed, :dead)
+ON CONFLICT (queue) DO UPDATE
+SET ready     = ready + excluded.ready,
+    scheduled = scheduled + excluded.scheduled,
+    claimed   = claimed + excluded.claimed,
+    dead      = dead + excluded.dead;
