@@ -33,8 +33,8 @@ WORKER = """
                 )
         say("handled", message.event_id)
 
-    worker.start()
     say("started")
+    worker.start()
     hear()
     worker.stop()
     queue.close()

@@ -15,9 +15,11 @@ import pytest
 
 import tenantq
 from tenantq import _migrations, _schema
+from tenantq._doorbell import slot_of
 from tenantq._schema import SCHEMA_VERSION
 from tenantq._sqlite import Database, Row
 from tenantq.errors import DiskFull, FileReplaced, NewerFile, OlderFile, TenantBusy, UnknownTenant
+from tenantq.naming import key_of
 from tenantq.testing import ManualClock
 from tests.children import Child
 from tests.older import CREATE_VERSION_1, NOW, make_version_1, version_of
@@ -485,6 +487,11 @@ def test_the_file_is_not_asked_for_its_version_while_nobody_else_changes_it(
     assert asked == ["acme"]
 
 
+def ring(store: tenantq.Store, tenant_id: str) -> None:
+    """Say that a tenant has news, as a commit does."""
+    store._ring(slot_of(tenant_id), store._schedule.entry(key_of(tenant_id)))
+
+
 def test_a_worker_of_an_older_version_says_so_once_a_tenant_and_serves_the_others(
     live: tenantq.Store, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -500,10 +507,10 @@ def test_a_worker_of_an_older_version_says_so_once_a_tenant_and_serves_the_other
         with worker:
             for number in range(5):
                 assert done.acquire(timeout=30)
-                store.ring("acme")
+                ring(store, "acme")
                 store.tenant("other").enqueue("mail", number)
             execute(path, f"PRAGMA user_version = {SCHEMA_VERSION}")  # as if this worker were of the next version
-            store.ring("acme")
+            ring(store, "acme")
             acme = store.tenant("acme")
             wait_until(lambda: not acme.stats().ready + acme.stats().claimed)
     said = [record for record in caplog.records if "not served by this version" in record.message]
