@@ -68,7 +68,7 @@ from tenantq.stats import QueueStats, StoreActivity, TenantStats
 from tenantq.store import Store, open  # noqa: A004 - tenantq.open reads as it should
 from tenantq.tenant import Tenant
 from tenantq.transaction import Transaction
-from tenantq.watch import Waiting, Watch
+from tenantq.watch import Watch, Work
 from tenantq.worker import Worker
 
 __all__ = [
@@ -119,8 +119,8 @@ __all__ = [
     "UnknownTenant",
     "UnsupportedSQLite",
     "VerifyReport",
-    "Waiting",
     "Watch",
+    "Work",
     "Worker",
     "WrongTenant",
     "__version__",

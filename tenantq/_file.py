@@ -9,7 +9,7 @@ from tenantq._bounds import Admitted
 from tenantq._file_outbox import FileOutbox
 from tenantq._file_transaction import STEP
 from tenantq._file_upkeep import FileUpkeep
-from tenantq._schedule import Waiting
+from tenantq._schedule import Work
 from tenantq._sqlite import Row
 from tenantq.sqlfile import load_statements
 
@@ -313,8 +313,8 @@ class TenantFile(FileUpkeep, FileOutbox):
             return False
         try:
             (are_ready, are_events) = self._execute(_STATS["what_waits"])[0]
-            waiting = (Waiting.MESSAGES if are_ready else 0) | (Waiting.EVENTS if are_events else 0)
-            self.entry.settle(waiting, *self.next_due())
+            work = (Work.MESSAGES if are_ready else 0) | (Work.EVENTS if are_events else 0)
+            self.entry.settle(work, *self.next_due())
         finally:
             self.database.rollback()
         return True

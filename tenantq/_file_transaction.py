@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tenantq import _schema
 from tenantq._bounds import Bounds
-from tenantq._schedule import Entry, Waiting
+from tenantq._schedule import Entry, Work
 from tenantq._sqlite import Database, Parameters, Row
 from tenantq.sqlfile import load_statements
 
@@ -20,7 +20,7 @@ _STATS = load_statements("tenantq", "stats.sql")
 
 ADD_DEPTH = _STATS["add_depth"]
 
-MESSAGES, EVENTS = int(Waiting.MESSAGES), int(Waiting.EVENTS)
+MESSAGES, EVENTS = int(Work.MESSAGES), int(Work.EVENTS)
 
 
 class FileTransaction:
@@ -118,10 +118,10 @@ class FileTransaction:
 
     def _announce(self, entry: Entry, ready: dict[str, int]) -> None:
         """Write into the schedule what the transaction leaves for others: before it commits, so never too late."""
-        waiting = MESSAGES if any(ready.values()) else 0
+        work = MESSAGES if any(ready.values()) else 0
         if self._emitted:
-            waiting |= EVENTS
-        entry.expect(waiting, self._due_at, self._leased_until, is_whole=self._is_due_known)
+            work |= EVENTS
+        entry.expect(work, self._due_at, self._leased_until, is_whole=self._is_due_known)
 
     def rollback(self) -> None:
         """Undo the transaction."""

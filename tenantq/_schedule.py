@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import errno
 import fcntl
 import hashlib
 import logging
@@ -33,7 +34,7 @@ from typing import NamedTuple
 from tenantq._doorbell import SLOTS, slot_of_key
 from tenantq.clock import SystemClock
 
-__all__ = ["Entry", "Record", "Schedule", "Waiting", "sign", "signature_of"]
+__all__ = ["Entry", "Record", "Schedule", "Work", "sign", "signature_of"]
 
 logger = logging.getLogger("tenantq.schedule")
 
@@ -42,7 +43,7 @@ FILE_NAME = ".schedule"
 LAYOUT = 1
 """Of the file. Another one's is not read: it is begun anew, and the files are looked at."""
 
-_KEY, _RUNG, _DUE, _LEASED, _WAITING, _SIGNATURE = range(6)
+_KEY, _RUNG, _DUE, _LEASED, _FLAGS, _SIGNATURE = range(6)
 _WORDS = 6
 """Of eight bytes, in a record."""
 
@@ -61,7 +62,7 @@ _IDENTITY, _PAGES = 0, 1
 """Words of the first page: whose file it is, and how many pages are in use."""
 
 
-class Waiting(enum.IntFlag):
+class Work(enum.IntFlag):
     """What a tenant may have for somebody."""
 
     MESSAGES = 1
@@ -81,8 +82,8 @@ class Record(NamedTuple):
     """When the earliest delayed message is due, in Unix nanoseconds; 0: there is none."""
     leased_until: int
     """When the earliest lease ends, in nanoseconds since the boot; 0: there is none."""
-    waiting: int
-    """Flags of Waiting."""
+    work: int
+    """Flags of Work."""
     signature: int
     """How its file looked when it was closed and all the rest was true; 0: nobody knows."""
 
@@ -120,14 +121,14 @@ class Entry:
         self._words = words
         self._key = key
 
-    def expect(self, waiting: int, due_at: int | None, leased_until: int | None, *, is_whole: bool) -> None:
+    def expect(self, work: int, due_at: int | None, leased_until: int | None, *, is_whole: bool) -> None:
         """Say what a transaction that is about to commit leaves behind.
 
         is_whole: whether the two times are the earliest of the whole file, and not of the transaction alone.
         """
         words = self._words
-        if waiting & ~words[_WAITING]:
-            words[_WAITING] |= waiting
+        if work & ~words[_FLAGS]:
+            words[_FLAGS] |= work
         due, leased = due_at or 0, leased_until or 0
         is_whole = is_whole and words[_KEY] == self._key  # else the tenant was deleted meanwhile
         if due != words[_DUE] and (is_whole or (due and not 0 < words[_DUE] < due)):
@@ -139,10 +140,10 @@ class Entry:
         """Say that the tenant has news."""
         self._words[_RUNG] = time.monotonic_ns()
 
-    def settle(self, waiting: int, due_at: int | None, leased_until: int | None) -> None:
+    def settle(self, work: int, due_at: int | None, leased_until: int | None) -> None:
         """Say what the file has, all of it."""
         if self._words[_KEY] == self._key:  # else the tenant was deleted, and the record may be another's
-            self._words[_WAITING] = waiting
+            self._words[_FLAGS] = work
             self._words[_DUE] = due_at or 0
             self._words[_LEASED] = leased_until or 0
 
@@ -154,7 +155,7 @@ class Entry:
     def doubt(self) -> None:
         """Say that the file may have anything: whoever is interested looks."""
         self._words[_SIGNATURE] = 0
-        self._words[_WAITING] = Waiting.MESSAGES | Waiting.EVENTS
+        self._words[_FLAGS] = Work.MESSAGES | Work.EVENTS
 
 
 class Schedule:
@@ -169,8 +170,8 @@ class Schedule:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is one: not where it cannot be made, on a full disk, say."""
-        return self._open() >= 0
+        """Whether there is one: not where it cannot be made, on a full disk, say, or read."""
+        return self._open() >= 0 and not self._is_refused
 
     def entry(self, key: int) -> Entry | None:
         """Return a tenant's record, a new and empty one if it has none; None where there is no schedule."""
@@ -203,13 +204,18 @@ class Schedule:
         """Return the slots that have records."""
         if not self.is_there:
             return []
-        return [slot for slot, page in enumerate(self._directory().tolist()) if page]
+        try:
+            return [slot for slot, page in enumerate(self._directory().tolist()) if page]
+        except OSError:
+            self._give_up()
+            return []
 
     def close(self) -> None:
         """Give the file up; the map goes with the last entry that somebody has."""
         with self._lock:
             descriptor, self._descriptor = self._descriptor, -1
             self._segments = {}
+            self._is_refused = True
         if descriptor >= 0:
             os.close(descriptor)
 
@@ -256,11 +262,14 @@ class Schedule:
     def _pages(self, slot: int) -> Iterator[memoryview]:
         if not self.is_there:
             return
-        number = self._directory()[slot]
-        while number:
-            page = self._page(number)
-            yield page
-            number = page[0]
+        try:
+            number = self._directory()[slot]
+            while number:
+                page = self._page(number)
+                yield page
+                number = page[0]
+        except OSError:
+            self._give_up()
 
     def _directory(self) -> memoryview:
         start = _DIRECTORY_PAGE * _PAGE_WORDS
@@ -271,12 +280,23 @@ class Schedule:
         return self._segment(number // _SEGMENT_PAGES)[start : start + _PAGE_WORDS]
 
     def _segment(self, number: int) -> memoryview:
+        """Map a part of the file. Raises OSError where it was cut short, or was closed by another thread."""
         segment = self._segments.get(number)
         if segment is None:
             with self._lock:
-                mapped = mmap.mmap(self._descriptor, _SEGMENT_BYTES, offset=number * _SEGMENT_BYTES)
+                if self._is_refused:
+                    raise OSError(errno.EBADF, os.strerror(errno.EBADF), str(self._path))
+                try:
+                    mapped = mmap.mmap(self._descriptor, _SEGMENT_BYTES, offset=number * _SEGMENT_BYTES)
+                except ValueError as exc:
+                    raise OSError(errno.EIO, str(exc), str(self._path)) from exc
                 segment = self._segments.setdefault(number, memoryview(mapped).cast("Q"))
         return segment
+
+    def _give_up(self) -> None:
+        if not self._is_refused:
+            self._is_refused = True
+            logger.warning("there is no schedule; the files are looked at", exc_info=True)
 
     def _open(self) -> int:
         if self._descriptor < 0 and not self._is_refused:
@@ -285,8 +305,7 @@ class Schedule:
                     try:
                         self._descriptor = _open_file(self._path)
                     except OSError:
-                        self._is_refused = True
-                        logger.warning("there is no schedule; the files are looked at", exc_info=True)
+                        self._give_up()
         return self._descriptor
 
 
@@ -309,7 +328,8 @@ def _open_file(path: Path) -> int:
     with _locked(path.parent):
         with contextlib.suppress(FileNotFoundError):
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            if os.pread(descriptor, len(identity), 0) == identity:
+            is_whole = os.fstat(descriptor).st_size >= _SEGMENT_BYTES
+            if is_whole and os.pread(descriptor, len(identity), 0) == identity:
                 return descriptor
             os.close(descriptor)
         # Under another name first: who has the old one mapped must not find it cut short.

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tenantq._schedule import Waiting
+from tenantq._schedule import Work
 from tenantq._sources import IDLE_WAIT, ClaimingSource
 from tenantq.errors import LeaseLost, NewerFile, OlderFile
 from tenantq.message import Message
@@ -52,7 +52,7 @@ class TenantSource(ClaimingSource):
         self._acking: list[Message[Any]] = []
         self._stragglers: list[threading.Thread] = []
         self._queues = list(queues)
-        self._watch = store.watch(only=Waiting.MESSAGES)
+        self._watch = store.watch(only=Work.MESSAGES)
         self._line: deque[str] = deque()
         self._in_line: set[str] = set()
         self._of_other_versions: set[str] = set()

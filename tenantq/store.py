@@ -26,7 +26,7 @@ from tenantq._handle import Handle
 from tenantq._listeners import Listeners
 from tenantq._load import Load, name_of
 from tenantq._producers import Rooms
-from tenantq._schedule import Entry, Schedule, Waiting
+from tenantq._schedule import Entry, Schedule, Work
 from tenantq._sqlite import Database, check_sqlite_version
 from tenantq._turns import Turn
 from tenantq.backoff import Backoff
@@ -229,7 +229,7 @@ class Store:
         self._count_migrated(found)
         return found
 
-    def watch(self, sweep_interval: float = SWEEP_INTERVAL, *, only: Waiting | None = None) -> Watch:
+    def watch(self, sweep_interval: float = SWEEP_INTERVAL, *, only: Work | None = None) -> Watch:
         """Return a Watch over all tenants; its first `wait` returns every one of them.
 
         With `only` it is one over those tenants that have messages to claim, or events to forward: the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import os
 import threading
@@ -13,11 +14,11 @@ from typing import Self
 
 from tenantq import naming
 from tenantq._doorbell import SLOTS, Doorbell, shard_of
-from tenantq._schedule import Record, Schedule, Waiting, sign
+from tenantq._schedule import Record, Schedule, Work, sign
 from tenantq.clock import NANOSECONDS, Clock
 from tenantq.errors import TenantFileError
 
-__all__ = ["Waiting", "Watch"]
+__all__ = ["Watch", "Work"]
 
 CLOCK_TICK_NS = 20_000_000
 """A file changed so short before a look at it may change again and keep its time: it is looked at once more."""
@@ -25,7 +26,7 @@ CLOCK_TICK_NS = 20_000_000
 SWEEP_SHARE = 0.005
 """The share of one processor that the sweeps may take, however many tenants there are."""
 
-STEP_SECONDS = 0.02
+STEP_SECONDS = 0.005
 """A sweep lets go after this, for those that are found by then."""
 
 SLOTS_OF_SHARD = SLOTS // 256
@@ -49,7 +50,7 @@ class Watch:
         schedule: Schedule,
         clock: Clock,
         *,
-        only: Waiting | None,
+        only: Work | None,
         sweep_interval: float,
         unsubscribe: Callable[[Watch], None],
         read_id: Callable[[Path], str | None],
@@ -136,10 +137,10 @@ class Watch:
         next_due = 0
         for record in records:
             reasons = self._reasons(record, now, boottime)
-            if any(reasons) and self._told.get(record.key) != reasons:
+            is_news = any(reasons) and self._told.get(record.key) != reasons
+            if is_news and self._find(shard_of(slot), record.key):
                 self._told[record.key] = reasons
-                self._find(shard_of(slot), record.key)
-            if self._only is not None and Waiting.MESSAGES in self._only:
+            if self._only is not None and Work.MESSAGES in self._only:
                 waits = (
                     record.due_at and record.due_at - now,
                     record.leased_until and record.leased_until - boottime,
@@ -159,10 +160,10 @@ class Watch:
         if self._only is None:
             return (record.rung_at, 0, 0)
         rung_at = record.rung_at or 1
-        if Waiting.MESSAGES not in self._only:
-            return (rung_at if record.waiting & self._only else 0, 0, 0)
+        if Work.MESSAGES not in self._only:
+            return (rung_at if record.work & self._only else 0, 0, 0)
         return (
-            rung_at if record.waiting & self._only else 0,
+            rung_at if record.work & self._only else 0,
             record.due_at if record.due_at <= now else 0,
             record.leased_until if record.leased_until <= boottime else 0,
         )
@@ -175,10 +176,16 @@ class Watch:
                 del self._due[slot]
             self._hear(slot)
 
-    def _find(self, shard: str, key: int) -> None:
-        name = self._names.get(shard, {}).get(key) or self._list(shard).get(key)
-        if name is not None:
-            self._add(shard, name)
+    def _find(self, shard: str, key: int) -> bool:
+        """Tell of the tenant with a key; False if its file is not there, or its folder not ours to read."""
+        name = self._names.get(shard, {}).get(key)
+        if name is None:
+            with contextlib.suppress(TenantFileError):
+                name = self._list(shard).get(key)
+        if name is None:
+            return False
+        self._add(shard, name)
+        return True
 
     def _add(self, shard: str, name: str) -> None:
         tenant_id = naming.tenant_id_of(name)
@@ -249,6 +256,7 @@ class Watch:
             if abs(now_ns - changed_ns) > CLOCK_TICK_NS:
                 after[key] = signature
         self._seen[shard] = after
+        # A tenant that is deleted and made again in this very moment has its news found by the sweeps alone.
         for key in records.keys() - self._names[shard].keys():
             self._told.pop(key, None)
             self._schedule.drop(key)

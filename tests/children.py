@@ -27,6 +27,34 @@ def stop_here(*words):
     signal.pause()
 """
 
+TRANSACTION_POINTS = """
+from tenantq._sqlite import Database
+
+begin, commit = Database.begin, Database.commit
+
+def after_begin(self):
+    begin(self)
+    stop_here("at the point")
+
+def before_commit(self):
+    stop_here("at the point")
+
+def after_commit(self):
+    commit(self)
+    stop_here("at the point")
+
+STOPS = {
+    "after begin": ("begin", after_begin),
+    "before commit": ("commit", before_commit),
+    "after commit": ("commit", after_commit),
+}
+
+def stop_at(point):
+    if point in STOPS:
+        setattr(Database, *STOPS[point])
+"""
+"""For a script in front of which it stands: `stop_at` lets the next transaction on a tenant's file stop there."""
+
 
 class Child:
     """A Python process that runs a script; a context manager that leaves none behind."""

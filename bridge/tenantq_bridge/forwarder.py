@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import structs
 
-from tenantq import Store, Waiting, Watch
+from tenantq import Store, Watch, Work
 from tenantq.arguments import check_seconds
 from tenantq.clock import NANOSECONDS, nanoseconds
 from tenantq.errors import TenantqError
@@ -130,7 +130,7 @@ class Forwarder(Service):
         self._parking = Parking(queue, self._sql, self._known, self._failpoint)
         self._batches = 0
         self._lags = Lags()
-        self._losses = 0
+        self._losses: int | None = None
         self._next_heartbeat = 0.0
         self._next_days = 0.0
 
@@ -226,6 +226,7 @@ class Forwarder(Service):
             self._watch.close()
         super().stop()
         self._watch = None
+        self._losses = None
         self._known.clear()
 
     def states(self) -> list[ForwardingState]:
@@ -250,7 +251,7 @@ class Forwarder(Service):
 
     def _notice(self, timeout: float) -> None:
         if self._watch is None:
-            self._watch = self.store.watch(only=Waiting.EVENTS)
+            self._watch = self.store.watch(only=Work.EVENTS)
         self._line.add(sorted(self._watch.wait(timeout)))
         self._line.add_due()
 
@@ -266,7 +267,8 @@ class Forwarder(Service):
             self._states.window_ns()
         self._next_heartbeat = now + HEARTBEAT
         if self._losses != self._database.losses:
-            # It may have been a failover: what the files think is in Postgres is compared, tenant by tenant.
+            # It may have been a failover, or there was one while no forwarder ran: what the files think is in
+            # Postgres is compared, tenant by tenant. The watch does not tell of a file in which nothing waits.
             self._losses = self._database.losses
             self._database.run(self._sql["open_seen_days"], repeatable=True)  # those that it had not got
             self._known.clear()

@@ -183,6 +183,7 @@ def test_what_is_wrong_with_postgres_is_told_by_everything_that_uses_it_and_lose
             assert "secret" not in str(caught.value)
             assert not getattr(caught.value, "outcome_unknown", False), name
         assert forwarder.breaker.state is BreakerState.OPEN
+        assert deliverer._outages == 1  # so it waits, for longer each time
         result = run("bridge", "subscribe", "q", "other", "--postgres", dsn, status=4)
         assert hint in result.stderr
         assert "secret" not in result.stderr
@@ -264,12 +265,18 @@ def test_a_batch_that_takes_longer_than_a_statement_may_is_halved_until_it_passe
                 done += forwarder.run_once()
             except PostgresTimeout:
                 timeouts += 1
+                assert forwarder._packer._rows < 100
+        world.sql(b"DROP TRIGGER slow ON tenantq.ready")
+        for number in range(7):
+            store.tenant("small").emit("late", number)
+            assert drain(forwarder) == 1
+        assert forwarder._packer._rows == 100
         forwarder.stop()
     assert timeouts > 0
     arrived = [each.payload for each in postgres_queue.claim("q", 100)]
-    assert [each for each in arrived if each != "small"] == list(range(60))
+    assert [each for each in arrived if each != "small"] == [*range(60), *range(7)]
     assert arrived.count("small") == 1
-    assert forwarder.activity().forwarded == 61
+    assert forwarder.activity().forwarded == 68
 
 
 NAMES = ["x" * 63, "y" * 64, "é" * 128, "MixedCase", "mixedcase", 'it\'s "quoted"; --', "100%_\\sure", "a.b:c/d"]

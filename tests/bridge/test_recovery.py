@@ -313,6 +313,51 @@ def test_what_a_failover_lost_is_sent_again_though_nothing_new_is_emitted(
     assert bodies() == list(range(15))
 
 
+def test_what_a_failover_lost_while_no_forwarder_ran_is_sent_again_by_the_next_one(
+    root: Path, migrated_dsn: str, bodies: Bodies, failover: Callable[[], Callable[[], None]]
+) -> None:
+    emit(root, range(5))
+    with PostgresQueue(migrated_dsn) as queue:
+        forward(root, queue)
+    go_back = failover()
+    emit(root, range(5, 10))
+    with PostgresQueue(migrated_dsn) as queue:
+        forward(root, queue)
+    go_back()
+    assert bodies() == list(range(5))
+    # No file has an event that it does not know to be in Postgres, and no connection was lost that this one knew.
+    with tenantq.open(root) as store, PostgresQueue(migrated_dsn) as queue, Forwarder(store, queue) as forwarder:
+        deadline = time.monotonic() + 30
+        while forwarder.forwarded < 5:
+            assert time.monotonic() < deadline, "it does not compare"
+            threading.Event().wait(0.01)
+    assert bodies() == list(range(10))
+
+
+def test_a_forwarder_that_is_started_again_compares_all_tenants(
+    root: Path, postgres_queue: PostgresQueue, bodies: Bodies, sql: Sql
+) -> None:
+    with tenantq.open(root) as store:
+        acme = store.tenant("acme")
+        for number in range(5):
+            acme.emit("t", number)
+        forwarder = Forwarder(store, postgres_queue)
+        for lost in (0, 3):
+            with forwarder:
+                deadline = time.monotonic() + 30
+                while forwarder.forwarded < 5 + lost:
+                    assert time.monotonic() < deadline, "it does not compare"
+                    threading.Event().wait(0.01)
+            # As after a failover that no connection of this process was there to see.
+            sql(b"DELETE FROM tenantq.ready WHERE body::text::int > 1")
+            there = {"event_id": acme.outbox.event_id_at(2)}
+            sql(b"UPDATE tenantq.forwarding SET last_seq = 2, last_event_id = %(event_id)s", there)
+            with store.exclusive("acme"):
+                pass  # closed, as an eviction leaves it: the schedule knows that nothing waits in it
+    assert forwarder.forwarded == 8
+    assert bodies() == [0, 1]  # of the last time nobody has sent again yet
+
+
 def test_a_failover_that_lost_more_than_the_file_keeps_is_quarantined_not_guessed(
     root: Path, postgres_queue: PostgresQueue, bodies: Bodies, failover: Callable[[], Callable[[], None]]
 ) -> None:

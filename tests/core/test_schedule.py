@@ -16,10 +16,11 @@ import pytest
 import tenantq
 from tenantq import _schedule, naming
 from tenantq._doorbell import slot_of
-from tenantq._schedule import Record, Schedule, Waiting, signature_of
+from tenantq._schedule import Record, Schedule, Work, signature_of
 from tenantq.clock import SystemClock
 from tenantq.testing import ManualClock
 from tests.children import Child
+from tests.watching import NEVER, look
 
 SECOND = 1_000_000_000
 
@@ -47,15 +48,6 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(tenantq.Store, "_open_file", open_file)
     return ids
-
-
-def look(watch: tenantq.Watch) -> set[str]:
-    """Return all that a watch finds until it has looked at everything once."""
-    watch._next_sweep = 0
-    found = watch.wait(0)
-    while watch._sweeping is not None:
-        found |= watch.wait(0)
-    return found
 
 
 # What a record says
@@ -91,11 +83,11 @@ def in_a_transaction(tenant: tenantq.Tenant) -> None:
 @pytest.mark.parametrize(
     ("fill", "expected"),
     [
-        (ready, (Waiting.MESSAGES, 0, 0)),
+        (ready, (Work.MESSAGES, 0, 0)),
         (delayed, (0, 60, 0)),
-        (claimed, (Waiting.MESSAGES, 0, 40)),
-        (emitted, (Waiting.EVENTS, 0, 0)),
-        (in_a_transaction, (Waiting.MESSAGES | Waiting.EVENTS, 60, 0)),
+        (claimed, (Work.MESSAGES, 0, 40)),
+        (emitted, (Work.EVENTS, 0, 0)),
+        (in_a_transaction, (Work.MESSAGES | Work.EVENTS, 60, 0)),
     ],
 )
 def test_a_record_says_what_the_file_has(
@@ -106,7 +98,7 @@ def test_a_record_says_what_the_file_has(
     *,
     is_closed: bool,
 ) -> None:
-    waiting, due_in, leased_for = expected
+    work, due_in, leased_for = expected
     with tenantq.open(tmp_path, clock=clock) as store:
         tenant = store.tenant("acme")
         fill(tenant)
@@ -117,8 +109,8 @@ def test_a_record_says_what_the_file_has(
         assert record.due_at == (clock.now_ns() + due_in * SECOND if due_in else 0)
         assert record.leased_until == (clock.boottime_ns() + leased_for * SECOND if leased_for else 0)
         if is_closed and fill is claimed:
-            waiting = 0  # what was ready before the claims is forgotten when the file is closed
-        assert record.waiting == waiting
+            work = 0  # what was ready before the claims is forgotten when the file is closed
+        assert record.work == work
         assert record.rung_at > 0
         assert record.signature == (signature_of(tenant.path) if is_closed else 0)
 
@@ -134,7 +126,7 @@ def test_what_is_over_is_forgotten_when_the_file_is_closed(tmp_path: Path, clock
         acme.outbox.confirm(event.seq, event.event_id)
     record = record_of(tmp_path, "acme")
     assert record is not None
-    assert (record.due_at, record.leased_until, record.waiting) == (0, 0, 0)
+    assert (record.due_at, record.leased_until, record.work) == (0, 0, 0)
 
 
 def test_a_transaction_that_is_undone_may_leave_a_record_early_and_never_late(
@@ -161,6 +153,18 @@ def test_a_lease_that_is_over_does_not_hide_the_next_one(tmp_path: Path, clock: 
         record = record_of(tmp_path, "acme")
         assert record is not None
         assert record.leased_until == clock.boottime_ns() + 7 * SECOND
+
+
+def test_a_delay_that_is_over_does_not_hide_the_next_one(tmp_path: Path, clock: ManualClock) -> None:
+    with tenantq.open(tmp_path, clock=clock) as store:
+        acme = store.tenant("acme")
+        acme.enqueue("mail", 1, delay=5)
+        clock.advance(100)
+        acme.claim("mail")
+        acme.enqueue("mail", 2, delay=7)
+        record = record_of(tmp_path, "acme")
+        assert record is not None
+        assert record.due_at == clock.now_ns() + 7 * SECOND
 
 
 # Whom it wakes
@@ -192,7 +196,7 @@ def test_a_worker_that_starts_opens_only_the_tenants_that_have_something_for_it(
         worker.run()
         assert handled == ["tenant-7"]
         assert opened == ["tenant-7"]
-    with tenantq.open(tmp_path) as store, store.watch(only=Waiting.EVENTS) as watch:
+    with tenantq.open(tmp_path) as store, store.watch(only=Work.EVENTS) as watch:
         assert look(watch) == {"tenant-11"}
 
 
@@ -202,7 +206,7 @@ def test_a_delayed_message_of_a_tenant_that_nobody_has_open_is_told_of_when_it_i
     with tenantq.open(tmp_path, clock=clock) as store:
         store.tenant("acme").enqueue("mail", 1, delay=60)
     opened.clear()
-    with tenantq.open(tmp_path, clock=clock) as store, store.watch(3600, only=Waiting.MESSAGES) as watch:
+    with tenantq.open(tmp_path, clock=clock) as store, store.watch(NEVER, only=Work.MESSAGES) as watch:
         assert look(watch) == set()
         assert 0 < min(watch._due.values()) - time.monotonic() <= 60
         clock.advance(60)
@@ -216,7 +220,7 @@ def test_a_delayed_message_of_a_tenant_that_nobody_has_open_is_told_of_when_it_i
 def test_what_other_processes_delay_for_a_short_time_comes_on_time(tmp_path: Path) -> None:
     with (
         tenantq.open(tmp_path) as store,
-        store.watch(3600, only=Waiting.MESSAGES) as watch,
+        store.watch(NEVER, only=Work.MESSAGES) as watch,
         Child(
             """
             store = tenantq.open(sys.argv[1])
@@ -235,7 +239,7 @@ def test_what_other_processes_delay_for_a_short_time_comes_on_time(tmp_path: Pat
 
 
 def test_an_enqueue_does_not_wake_who_waits_for_events(tmp_path: Path) -> None:
-    with tenantq.open(tmp_path) as store, store.watch(3600, only=Waiting.EVENTS) as watch:
+    with tenantq.open(tmp_path) as store, store.watch(NEVER, only=Work.EVENTS) as watch:
         look(watch)
         store.tenant("acme").enqueue("mail", 1)
         assert watch.wait(0) == set()
@@ -244,7 +248,7 @@ def test_an_enqueue_does_not_wake_who_waits_for_events(tmp_path: Path) -> None:
 
 
 def test_each_commit_of_a_tenant_whose_messages_are_not_taken_is_told_of_once(tmp_path: Path) -> None:
-    with tenantq.open(tmp_path) as store, store.watch(3600, only=Waiting.MESSAGES) as watch:
+    with tenantq.open(tmp_path) as store, store.watch(NEVER, only=Work.MESSAGES) as watch:
         look(watch)
         for _ in range(3):
             store.tenant("acme").enqueue("mail", 1)
@@ -264,7 +268,7 @@ def test_what_a_shell_wrote_to_a_closed_tenant_is_found_by_the_sweep(tmp_path: P
         acme.enqueue("mail", 1)
         acme.ack(*acme.claim("mail"))
         path = acme.path
-    with tenantq.open(tmp_path) as store, store.watch(0, only=Waiting.MESSAGES) as watch:
+    with tenantq.open(tmp_path) as store, store.watch(0, only=Work.MESSAGES) as watch:
         assert look(watch) == set()
         subprocess.run(
             [
@@ -289,7 +293,7 @@ def test_a_file_that_replaced_another_one_is_looked_at(tmp_path: Path) -> None:
         path = acme.backup(saved) and acme.path
         acme.ack(*acme.claim("mail"))
     shutil.copy(saved, path)
-    with tenantq.open(root) as store, store.watch(3600, only=Waiting.MESSAGES) as watch:
+    with tenantq.open(root) as store, store.watch(NEVER, only=Work.MESSAGES) as watch:
         assert look(watch) == {"acme"}
 
 
@@ -300,14 +304,40 @@ def test_a_restored_tenant_is_looked_at_by_all(tmp_path: Path) -> None:
         saved = acme.backup(tmp_path / "saved.db")
         acme.ack(*acme.claim("mail"))
         with (
-            store.watch(3600, only=Waiting.MESSAGES) as workers,
-            store.watch(3600, only=Waiting.EVENTS) as forwarders,
+            store.watch(NEVER, only=Work.MESSAGES) as workers,
+            store.watch(NEVER, only=Work.EVENTS) as forwarders,
         ):
             look(workers)
             look(forwarders)
             store.restore("acme", saved)
             assert workers.wait(30) == {"acme"}
             assert forwarders.wait(30) == {"acme"}
+
+
+def test_a_folder_that_cannot_be_read_hides_no_other_tenant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tenantq.open(tmp_path) as store:
+        for tenant_id in ("acme", "other"):
+            store.tenant(tenant_id).enqueue("mail", 1)
+    hidden = tmp_path / naming.shard_name("acme")
+    is_hidden = True
+    listdir, scandir = os.listdir, os.scandir
+
+    def refuse(original: Callable[[Path], object]) -> Callable[[Path], object]:
+        def read(path: Path) -> object:
+            if is_hidden and path == hidden:
+                raise PermissionError(13, "Permission denied", str(path))
+            return original(path)
+
+        return read
+
+    monkeypatch.setattr(os, "listdir", refuse(listdir))
+    monkeypatch.setattr(os, "scandir", refuse(scandir))
+    with tenantq.open(tmp_path) as store, store.watch(0, only=Work.MESSAGES) as watch:
+        assert look(watch) == {"other"}
+        is_hidden = False
+        assert look(watch) == {"acme"}  # it was not told of yet
 
 
 @pytest.mark.parametrize("how", ["delete", "rm"])
@@ -317,9 +347,10 @@ def test_a_tenant_that_is_gone_leaves_no_record(tmp_path: Path, how: str) -> Non
         store.tenant("other").enqueue("mail", 1)
         if how == "delete":
             store.delete("acme")
+            assert record_of(tmp_path, "acme") is None
     if how == "rm":
         (tmp_path / naming.shard_name("acme") / "acme.db").unlink()
-    with tenantq.open(tmp_path) as store, store.watch(0, only=Waiting.MESSAGES) as watch:
+    with tenantq.open(tmp_path) as store, store.watch(0, only=Work.MESSAGES) as watch:
         found: set[str] = set()
         found |= look(watch)
         found |= look(watch)
@@ -327,7 +358,7 @@ def test_a_tenant_that_is_gone_leaves_no_record(tmp_path: Path, how: str) -> Non
     assert record_of(tmp_path, "acme") is None
     with tenantq.open(tmp_path) as store:
         store.tenant("acme").enqueue("mail", 1)
-        assert (record_of(tmp_path, "acme") or Record(*[0] * 6)).waiting == Waiting.MESSAGES
+        assert (record_of(tmp_path, "acme") or Record(*[0] * 6)).work == Work.MESSAGES
 
 
 def test_a_handle_of_a_deleted_tenant_says_nothing_of_who_has_its_record_now(tmp_path: Path) -> None:
@@ -338,11 +369,11 @@ def test_a_handle_of_a_deleted_tenant_says_nothing_of_who_has_its_record_now(tmp
     schedule.drop(first)
     new = schedule.entry(second)
     assert new is not None
-    new.expect(Waiting.MESSAGES, 70, 80, is_whole=True)
+    new.expect(Work.MESSAGES, 70, 80, is_whole=True)
     old.settle(0, None, None)
     old.stamp(1)
     old.expect(0, 90, 90, is_whole=True)
-    assert list(schedule.records(0)) == [Record(second, 0, 70, 80, Waiting.MESSAGES, 0)]
+    assert list(schedule.records(0)) == [Record(second, 0, 70, 80, Work.MESSAGES, 0)]
     schedule.close()
 
 
@@ -371,12 +402,12 @@ def test_a_process_that_is_killed_behind_its_commit_leaves_its_work_to_be_found(
         with Child(kill_here(point), tmp_path) as child:
             assert child.heard() == "here"
             child.kill()
-        with store.watch(3600, only=Waiting.MESSAGES) as watch:
+        with store.watch(NEVER, only=Work.MESSAGES) as watch:
             assert look(watch) == {"acme"}
         assert [message.payload for message in store.tenant("acme").claim("mail")] == [2]
 
 
-@pytest.mark.parametrize("what", ["rm", "other boot", "other layout", "cut short", "a directory"])
+@pytest.mark.parametrize("what", ["rm", "other boot", "other layout", "cut to 4", "cut to 8192", "a directory"])
 def test_without_a_schedule_to_trust_every_tenant_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
@@ -393,13 +424,14 @@ def test_without_a_schedule_to_trust_every_tenant_is_looked_at(
             monkeypatch.setattr(SystemClock, "boot_id", lambda _self: "another")
         case "other layout":
             monkeypatch.setattr(_schedule, "LAYOUT", 99)
-        case "cut short":
-            os.truncate(path, 4)
+        case "cut to 4" | "cut to 8192":
+            os.truncate(path, int(what.removeprefix("cut to ")))
         case "a directory":
             path.unlink()
             path.mkdir()
-    with tenantq.open(tmp_path) as store, store.watch(3600, only=Waiting.MESSAGES) as watch:
+    with tenantq.open(tmp_path) as store, store.watch(NEVER, only=Work.MESSAGES) as watch:
         assert look(watch) == {"acme", "other"}
+        assert store._schedule.is_there == (what != "a directory")
         store.tenant("new").enqueue("mail", 1)
         found: set[str] = set()
         while "new" not in found:
@@ -438,6 +470,32 @@ def test_the_file_grows_for_all_who_have_it(tmp_path: Path) -> None:
     assert (tmp_path / _schedule.FILE_NAME).stat().st_size == 3 << 20
 
 
+def test_of_a_file_that_was_cut_behind_its_first_part_no_record_is_trusted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    schedule = Schedule(tmp_path)
+    for slot in range(600):
+        assert schedule.entry((slot << 52) + 1) is not None
+    schedule.close()
+    os.truncate(tmp_path / _schedule.FILE_NAME, 1 << 20)
+    again = Schedule(tmp_path)
+    assert again.slots() == list(range(600))
+    assert list(again.records(599)) == []
+    assert not again.is_there
+    assert again.entry((599 << 52) + 1) is None
+    assert "there is no schedule" in caplog.text
+    again.close()
+
+
+def test_a_schedule_that_is_closed_opens_nothing_again(tmp_path: Path) -> None:
+    schedule = Schedule(tmp_path)
+    assert schedule.entry(1 << 52) is not None
+    schedule.close()
+    before = set(Path("/proc/self/fd").iterdir())
+    assert (schedule.slots(), list(schedule.records(1)), schedule.entry(1 << 52)) == ([], [], None)
+    assert set(Path("/proc/self/fd").iterdir()) == before
+
+
 def test_processes_that_add_at_once_lose_no_record(tmp_path: Path) -> None:
     script = """
         from tenantq._schedule import Schedule
@@ -471,7 +529,7 @@ def test_on_a_full_disk_tenants_work_without_a_record(
     monkeypatch.setattr(os, "posix_fallocate", fail)
     with tenantq.open(tmp_path) as store:
         store.tenant("acme").enqueue("mail", 1)
-        with store.watch(0.01, only=Waiting.MESSAGES) as watch:
+        with store.watch(0.01, only=Work.MESSAGES) as watch:
             assert watch.wait(30) == {"acme"}
         assert len(store.tenant("acme").claim("mail")) == 1
     assert "there is no schedule" in caplog.text

@@ -13,24 +13,13 @@ import pytest
 import tenantq
 from tenantq import watch as watch_module
 from tests.children import Child
-
-NEVER = 3600.0
-"""A sweep interval: only what rings is found."""
+from tests.watching import NEVER, look
 
 
 @pytest.fixture(autouse=True)
 def _files_are_old(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no file count as just changed, so that a look finds what is new and nothing else."""
     monkeypatch.setattr(watch_module, "CLOCK_TICK_NS", -1)
-
-
-def look(watch: tenantq.Watch) -> set[str]:
-    """Return all that a sweep finds, and what was rung for."""
-    watch._next_sweep = 0
-    found = watch.wait(0)
-    while watch._sweeping is not None:
-        found |= watch.wait(0)
-    return found
 
 
 def test_the_first_wait_returns_every_tenant(store: tenantq.Store) -> None:

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 import tenantq
-from tests.children import Child
+from tests.children import TRANSACTION_POINTS, Child
 
 SCRIPT = """
 from tenantq import _schema, backup
 from tenantq._file import TenantFile
-from tenantq._sqlite import Database
 
 root, point, action = sys.argv[1:]
 store = tenantq.open(root)
@@ -45,26 +44,7 @@ def settle():
     tenant.reap()
 
 held = tenant.claim("mail", 2, lease=0.2) if action in ("ack", "dead_letter", "transaction", "exchange") else []
-begin, commit = Database.begin, Database.commit
-
-def after_begin(self):
-    begin(self)
-    stop_here("at the point")
-
-def before_commit(self):
-    stop_here("at the point")
-
-def after_commit(self):
-    commit(self)
-    stop_here("at the point")
-
-match point:
-    case "after begin":
-        Database.begin = after_begin
-    case "before commit":
-        Database.commit = before_commit
-    case "after commit":
-        Database.commit = after_commit
+stop_at(point)
 globals()[action]()
 say("returned")
 hear()
@@ -112,7 +92,7 @@ def test_a_call_of_a_killed_process_is_whole_or_absent(tmp_path: Path, action: s
         acme.enqueue_many("mail", ["old"] * 3)
         with acme.transaction() as tx:
             tx.execute("CREATE TABLE app (a)")
-    with Child(SCRIPT, tmp_path, point, action) as child:
+    with Child(TRANSACTION_POINTS + SCRIPT, tmp_path, point, action) as child:
         assert child.heard() == ("returned" if point == "returned" else "at the point")
         child.kill()
     happened = point in ("after commit", "returned")

@@ -12,28 +12,16 @@ import tenantq
 from tenantq import _schema
 from tenantq._schema import SCHEMA_VERSION
 from tenantq._sqlite import Database
-from tests.children import Child
+from tests.children import TRANSACTION_POINTS, Child
 from tests.older import make_version_1, version_of
 
 MIGRATOR = """
 from tenantq import _migrations, _schema
-from tenantq._sqlite import Database
 
 root, point, action = sys.argv[1:]
-begin, commit, take_step = Database.begin, Database.commit, _schema.take_step
+take_step = _schema.take_step
 _schema._MIGRATIONS["to_2"] += "CREATE TABLE of_the_step (a); INSERT INTO of_the_step VALUES (1);"
 prepare, complete = _migrations._WITH_DATA[2]
-
-def after_begin(self):
-    begin(self)
-    stop_here("at the point")
-
-def before_commit(self):
-    stop_here("at the point")
-
-def after_commit(self):
-    commit(self)
-    stop_here("at the point")
 
 def after_reading(database):
     prepare(database)
@@ -50,16 +38,11 @@ def after_step(database, version):
 match point:
     case "after reading":
         _migrations._WITH_DATA[2] = (after_reading, complete)
-    case "after begin":
-        Database.begin = after_begin
     case "after data":
         _migrations._WITH_DATA[2] = (prepare, after_data)
     case "after step":
         _schema.take_step = after_step
-    case "before commit":
-        Database.commit = before_commit
-    case "after commit":
-        Database.commit = after_commit
+stop_at(point)
 store = tenantq.open(root)
 if action == "open":
     store.tenant("acme").enqueue("mail", "new")
@@ -79,7 +62,7 @@ def test_a_killed_migration_leaves_the_old_schema_or_the_new(tmp_path: Path, poi
     path = make_version_1(_schema.path_of(tmp_path, "acme"), "acme")
     with closing(Database(path)) as database:
         database.execute(BY_HAND)
-    with Child(MIGRATOR, tmp_path, point, action) as child:
+    with Child(TRANSACTION_POINTS + MIGRATOR, tmp_path, point, action) as child:
         assert child.heard() == "at the point"
         child.kill()
     is_new = point == "after commit"

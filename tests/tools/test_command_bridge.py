@@ -358,6 +358,12 @@ def test_shared_and_recorded_queues_are_in_the_status(shared: BridgeCommand) -> 
     assert ["-", "-", "shared", "audit"] in lines
     assert ["RECORDED", "QUEUE"] in lines
     assert "nothing is subscribed" not in result.stderr
+    with PostgresQueue(shared.dsn) as queue:
+        queue.enqueue("reports", 1)
+    shared.bridge("unshare", "reports")
+    assert ["-", "-", "ending", "reports"] in [
+        line.split() for line in shared("bridge", "status", "--postgres", shared.dsn).stdout.splitlines()
+    ]
 
 
 @pytest.mark.postgres

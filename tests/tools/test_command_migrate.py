@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import tenantq
 from tenantq._schema import SCHEMA_VERSION
 from tenantq._sqlite import Database
+from tenantq_tools.cli.migrate import _Pace
 from tests.older import make_version_1, version_of
 from tests.tools.command import StoreCommand, spawn
 
@@ -89,3 +91,25 @@ def test_verify_and_backup_do_not_migrate(tq: StoreCommand, tmp_path: Path) -> N
     assert (version_of(path), version_of(tmp_path / "copy.db")) == (1, 1)
     tq("restore", "globex", str(make_version_1(tmp_path / "globex.db", "globex")))
     assert "of the older schema" not in tq("verify", "globex").stdout
+
+
+def test_the_jobs_keep_to_the_rate_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopping, now, waits = threading.Event(), 100.0, list[float]()
+    monkeypatch.setattr(stopping, "wait", waits.append)
+    pace = _Pace(4.0, stopping, lambda: now)
+    for _ in range(3):
+        pace.rest()
+    now = 110.0  # late: it is not made up for
+    pace.rest()
+    assert waits == [0.25, 0.5, 0.75, 0.25]
+
+
+def test_a_rest_follows_each_file_that_was_migrated_and_no_other(
+    tq: StoreCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests: list[float] = []
+    monkeypatch.setattr(_Pace, "rest", lambda self: rests.append(self._interval))
+    make_old(tq, "acme", "globex")
+    tq.enqueue("new", "jobs", 1)
+    assert tq.json_lines("migrate", "--all", "--rate", "1000")[-1]["migrated"] == 2
+    assert rests == [0.001] * 2
