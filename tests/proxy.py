@@ -53,6 +53,8 @@ class Proxy:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        with contextlib.suppress(OSError):
+            self._accepting.shutdown(socket.SHUT_RDWR)  # a close alone does not end the accept
         self._accepting.close()
         self.cut()
 
@@ -70,7 +72,7 @@ class Proxy:
             threading.Thread(target=self._carry, args=(pair,), daemon=True).start()
 
     def _carry(self, pair: _Pair) -> None:
-        with contextlib.suppress(OSError, ValueError), selectors.DefaultSelector() as selector:
+        with pair.client, pair.server, contextlib.suppress(OSError), selectors.DefaultSelector() as selector:
             selector.register(pair.client, selectors.EVENT_READ, pair.server)
             selector.register(pair.server, selectors.EVENT_READ, pair.client)
             while True:
@@ -79,7 +81,6 @@ class Proxy:
                     assert isinstance(source, socket.socket)
                     data = source.recv(65_536)
                     if not data:
-                        pair.end()
                         return
                     if pair.is_silent:
                         continue
@@ -99,7 +100,7 @@ class _Pair:
         self.is_silent = False
 
     def end(self) -> None:
+        """Let both ends find it over; who carries it closes them."""
         for end in (self.client, self.server):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
-            end.close()
