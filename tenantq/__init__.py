@@ -56,6 +56,7 @@ from tenantq.errors import (
     UndecodablePayload,
     UnknownTenant,
     UnsupportedSQLite,
+    WrongEventLoop,
     WrongTenant,
 )
 from tenantq.memory import MemoryQueue, MemoryStats
@@ -119,6 +120,7 @@ __all__ = [
     "VerifyReport",
     "Watch",
     "Worker",
+    "WrongEventLoop",
     "WrongTenant",
     "__version__",
     "message",

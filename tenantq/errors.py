@@ -31,6 +31,7 @@ __all__ = [
     "UndecodablePayload",
     "UnknownTenant",
     "UnsupportedSQLite",
+    "WrongEventLoop",
     "WrongTenant",
 ]
 
@@ -153,6 +154,12 @@ class StoreClosed(TenantqError):
     """The store is closed."""
 
     default_hint = "open it again with tenantq.open"
+
+
+class WrongEventLoop(TenantqError, RuntimeError):
+    """A store of tenantq.aio was used outside of the event loop that it belongs to."""
+
+    default_hint = "open one store in each event loop, and in a forked child, and close it there"
 
 
 class UnknownTenant(TenantqError, LookupError):
