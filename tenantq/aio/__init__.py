@@ -26,5 +26,6 @@ from tenantq.aio.outbox import Inbox, Outbox
 from tenantq.aio.store import Store, open  # noqa: A004 - tenantq.aio.open reads as it should
 from tenantq.aio.tenant import Tenant
 from tenantq.aio.transaction import Transaction
+from tenantq.aio.worker import Worker
 
-__all__ = ["Inbox", "MemoryQueue", "Message", "Outbox", "Store", "Tenant", "Transaction", "open"]
+__all__ = ["Inbox", "MemoryQueue", "Message", "Outbox", "Store", "Tenant", "Transaction", "Worker", "open"]

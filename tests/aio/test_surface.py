@@ -88,7 +88,9 @@ def test_it_has_every_public_name_and_few_of_its_own(core: type, aio: type) -> N
 
 
 def test_a_message_has_every_field_of_the_core_s() -> None:
-    assert {name for name in tenantq.Message.__slots__ if not name.startswith("_")} <= {*public(tenantq.aio.Message)}
+    assert {name for name in tenantq.Message.__slots__ if not name.startswith("_")} <= {
+        *public(tenantq.aio.Message)
+    }
 
 
 @pytest.mark.parametrize(
