@@ -130,8 +130,8 @@ class Transaction:
     def _expire(self) -> None:
         """Undo it: it has taken too long, or the store is closed over it."""
         if self._ending is None:
-            self._is_expired = True
             self._end(TimeoutError()).future.add_done_callback(_seen)
+            self._is_expired = True
 
     def _open(self) -> core.Transaction:
         if self._is_expired:

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 from tenantq import worker as core
 from tenantq._handlers import Function, Handlers, Verdict, check_payload, failure, unhandled, verdict_of
 from tenantq._sources import SharedQueue, Source
-from tenantq.aio._bells import Waiter
+from tenantq.aio._bells import Line, Waiter
 from tenantq.aio._pool import to_the_end
 from tenantq.aio.message import Message, MessageVerbs
 from tenantq.aio.store import Store
@@ -74,7 +74,7 @@ class Worker:
         self.name = self._engine.name
         self.drain_timeout = self._engine.drain_timeout
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._bell = Waiter({})
+        self._bell = Waiter(Line())
         self._dispatcher: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_asked_to_stop = False
