@@ -1,7 +1,7 @@
 """Coroutines that wait for a tenant's bell: they cost no thread, and are woken in the order in which they came.
 
-A ring wakes the first of those who wait for the same thing. Whoever leaves wakes two more, since there may be more:
-so many are awake as find something, and their calls merge.
+A ring wakes the first of those who wait for the same thing. Whoever leaves wakes two more, since there may be
+more: so many are awake as find something, and their calls merge.
 """
 
 from __future__ import annotations
