@@ -114,9 +114,11 @@ async def ours(directory: Path, callers: int, tenants: int, options: Options) ->
         def call(number: int) -> Coroutine[Any, Any, int]:
             return opened[number].enqueue(QUEUE, payload)
 
+        await asyncio.gather(*(call(number) for number in range(tenants)))  # the files are made
+        before = store.activity()
         rate, threads = await rate_of(call, callers, tenants, options)
-        activity = store.activity()
-        return rate, threads, activity.operations / activity.commits
+        after = store.activity()
+        return rate, threads, (after.operations - before.operations) / (after.commits - before.commits)
 
 
 async def threaded(directory: Path, callers: int, tenants: int, options: Options) -> Found:
@@ -128,6 +130,7 @@ async def threaded(directory: Path, callers: int, tenants: int, options: Options
         def call(number: int) -> Coroutine[Any, Any, int]:
             return asyncio.to_thread(opened[number].enqueue, QUEUE, payload)
 
+        await asyncio.gather(*(call(number) for number in range(tenants)))  # the files are made
         return *await rate_of(call, callers, tenants, options), 1.0
 
 
