@@ -32,6 +32,7 @@ ORDER = (
     "durability",
     "backlog",
     "peers",
+    "aio",
     "recovery",
     "resources",
     "forward",

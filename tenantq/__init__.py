@@ -57,6 +57,7 @@ from tenantq.errors import (
     UndecodablePayload,
     UnknownTenant,
     UnsupportedSQLite,
+    WrongEventLoop,
     WrongTenant,
 )
 from tenantq.memory import MemoryQueue, MemoryStats
@@ -122,6 +123,7 @@ __all__ = [
     "Watch",
     "Work",
     "Worker",
+    "WrongEventLoop",
     "WrongTenant",
     "__version__",
     "message",

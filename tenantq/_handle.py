@@ -147,6 +147,14 @@ class Handle:
         if has_news:
             self._ring()
 
+    def part(self) -> None:
+        """Let another thread go on with the transaction of this one."""
+        self._owner = 0
+
+    def go_on(self) -> None:
+        """Go on in this thread with the transaction that another has parted with."""
+        self._owner = threading.get_ident()
+
     def activity(self) -> tuple[int, int, int, float, float]:
         """Return commits, operations, and how often, how long and at longest how long the lock was waited for."""
         database = self.file.database

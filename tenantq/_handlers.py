@@ -17,7 +17,17 @@ from tenantq.naming import check_name
 from tenantq.outcome import DeadLetter, Snooze
 from tenantq.router import Layer, declaration_of
 
-__all__ = ["Function", "Handler", "Handlers", "Tally"]
+__all__ = [
+    "Function",
+    "Handler",
+    "Handlers",
+    "Tally",
+    "Verdict",
+    "check_payload",
+    "failure",
+    "unhandled",
+    "verdict_of",
+]
 
 logger = logging.getLogger("tenantq.worker")
 
@@ -25,6 +35,9 @@ Function = Callable[[Message[Any]], object]
 
 Finish = Callable[[Message[Any]], bool]
 """Takes over the ack of a message; False if it does not."""
+
+Verdict = tuple[str, Callable[[], None]]
+"""What a handler's end means for its message: the name that is counted, and what writes it."""
 
 SETTLE_PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Seconds between tries to write a handler's outcome: its work is done, a locked file is no reason to redo it."""
@@ -118,14 +131,27 @@ class Handlers:
         The ack of a handled message is offered to `finish` first. True if that took it over: then `tell` is
         called when it is written.
         """
-        outcome, write = self._run(layer, message)
+        verdict = self._run(layer, message)
+        is_acked_later = self.pass_on(layer, message, verdict, finish)
+        if is_acked_later is None:
+            self.write(layer, message, verdict)
+        return bool(is_acked_later)
+
+    def find(self, layer: Layer, message: Message[Any]) -> Function | None:
+        """Return the function for a message; None if there is none for its topic."""
+        handlers = self._handlers[layer, message.queue]
+        handler = handlers.get(message.topic) or handlers.get(None)
+        return None if handler is None else handler.function
+
+    def pass_on(self, layer: Layer, message: Message[Any], verdict: Verdict, finish: Finish) -> bool | None:
+        """Offer a message's ack to `finish`; None if nobody took it over and the verdict is to be written.
+
+        False if it is written already; never blocks.
+        """
         if message.settled:  # the handler acked it, in a transaction of its own
             self.tally.add("handled", layer)
             return False
-        if outcome == "handled" and finish(message):
-            return True
-        self._write(layer, message, outcome, write)
-        return False
+        return True if verdict[0] == "handled" and finish(message) else None
 
     def tell(self, message: Message[Any], lost: LeaseLost | None) -> None:
         """Count a tenant's message whose ack was taken over; write it here if it is not written yet."""
@@ -135,9 +161,11 @@ class Handlers:
             logger.warning("the lease was lost while a handler ran", extra=_about(message))
             self.tally.add("lost", Layer.TENANT)
         else:
-            self._write(Layer.TENANT, message, "handled", message.ack)
+            self.write(Layer.TENANT, message, ("handled", message.ack))
 
-    def _write(self, layer: Layer, message: Message[Any], outcome: str, write: Callable[[], None]) -> None:
+    def write(self, layer: Layer, message: Message[Any], verdict: Verdict) -> None:
+        """Write what a handler's end means, for as long as the file may be locked; count it. Never raises."""
+        outcome, write = verdict
         try:
             _persist(write)
         except LeaseLost:
@@ -148,26 +176,45 @@ class Handlers:
             logger.exception("a handler's outcome could not be written", extra=_about(message))
         self.tally.add(outcome, layer)
 
-    def _run(self, layer: Layer, message: Message[Any]) -> tuple[str, Callable[[], None]]:
-        handlers = self._handlers[layer, message.queue]
-        handler = handlers.get(message.topic) or handlers.get(None)
-        if handler is None:
-            return "snoozed", lambda: _snooze(message, UNHANDLED_DELAY)
+    def _run(self, layer: Layer, message: Message[Any]) -> Verdict:
+        function = self.find(layer, message)
+        if function is None:
+            return unhandled(message)
         try:
-            if message.payload_type is not None:
-                _ = message.payload  # one that does not decode is a failed attempt, not the handler's bug
-            outcome = handler.function(message)
+            check_payload(message)
+            outcome = function(message)
         except BaseException as exc:
-            error = f"{type(exc).__name__}: {exc}"
-            logger.warning("a handler failed", exc_info=exc, extra=_about(message))
-            return "failed", lambda: message.nack(error=error)
-        match outcome:
-            case Snooze(seconds=seconds):
-                return "snoozed", lambda: _snooze(message, seconds)
-            case DeadLetter(reason=reason):
-                return "dead", lambda: message.dead_letter(error=reason)
-            case _:
-                return "handled", message.ack
+            return failure(message, exc)
+        return verdict_of(message, outcome)
+
+
+def check_payload(message: Message[Any]) -> None:
+    """Raise for a payload that does not decode: a failed attempt, not the handler's bug."""
+    if message.payload_type is not None:
+        _ = message.payload
+
+
+def unhandled(message: Message[Any]) -> Verdict:
+    """Return what becomes of a message without a handler."""
+    return "snoozed", lambda: _snooze(message, UNHANDLED_DELAY)
+
+
+def failure(message: Message[Any], exc: BaseException) -> Verdict:
+    """Return what becomes of a message whose handler raised."""
+    error = f"{type(exc).__name__}: {exc}"
+    logger.warning("a handler failed", exc_info=exc, extra=_about(message))
+    return "failed", lambda: message.nack(error=error)
+
+
+def verdict_of(message: Message[Any], outcome: object) -> Verdict:
+    """Return what becomes of a message whose handler returned."""
+    match outcome:
+        case Snooze(seconds=seconds):
+            return "snoozed", lambda: _snooze(message, seconds)
+        case DeadLetter(reason=reason):
+            return "dead", lambda: message.dead_letter(error=reason)
+        case _:
+            return "handled", message.ack
 
 
 def _snooze(message: Message[Any], seconds: float) -> None:

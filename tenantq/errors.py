@@ -32,6 +32,7 @@ __all__ = [
     "UndecodablePayload",
     "UnknownTenant",
     "UnsupportedSQLite",
+    "WrongEventLoop",
     "WrongTenant",
 ]
 
@@ -154,6 +155,12 @@ class StoreClosed(TenantqError):
     """The store is closed."""
 
     default_hint = "open it again with tenantq.open"
+
+
+class WrongEventLoop(TenantqError, RuntimeError):
+    """A store of tenantq.aio was used outside of the event loop that it belongs to."""
+
+    default_hint = "open one store in each event loop, and in a forked child, and close it there"
 
 
 class UnknownTenant(TenantqError, LookupError):

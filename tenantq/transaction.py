@@ -204,6 +204,15 @@ class Transaction:
             raise LeaseLost(lost=lost, tenant=self._tenant.id)
         self._settled.extend(messages)
 
+    def part(self) -> None:
+        """Let another thread go on with it; see `go_on`."""
+        self._open().part()
+
+    def go_on(self) -> None:
+        """Let it belong to this thread from here on: its own has parted with it."""
+        if self._handle is not None:
+            self._handle.go_on()
+
     def _remember(self, action: Callable[[], object]) -> int:
         self._guarded(lambda _file: None)
         self._after_commit.append(action)

@@ -7,7 +7,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
@@ -120,7 +120,7 @@ class Worker:
             source.start()
         self._threads = [
             threading.Thread(target=self._work_off, name=f"tenantq-worker-{number}", daemon=True)
-            for number in range(self.concurrency)
+            for number in range(self._count_threads())
         ]
         self._lease_keeper = threading.Thread(target=self._keep_leases, name="tenantq-leases", daemon=True)
         for thread in (*self._threads, self._lease_keeper):
@@ -157,8 +157,13 @@ class Worker:
         """
         handled = 0
         failures: dict[str, TenantqError] = {}
-        while count := self._run_round(failures):
-            handled += count
+        is_done = False
+        while not is_done:
+            is_done = True
+            for layer, message in self._claim_round(failures):
+                self._handlers.handle(layer, message)
+                handled += 1
+                is_done = False
         for failure in failures.values():
             raise failure
         return handled
@@ -229,9 +234,9 @@ class Worker:
             )
         return queues
 
-    def _run_round(self, failures: dict[str, TenantqError]) -> int:
+    def _claim_round(self, failures: dict[str, TenantqError]) -> Iterator[tuple[Layer, Message[Any]]]:
+        """Claim one message of each queue that has one, each when the one before it was handled."""
         queues = self._queues()
-        count = 0
         for tenant_id in self.store.tenants() if queues[Layer.TENANT] else ():
             if tenant_id in failures:
                 continue
@@ -239,22 +244,21 @@ class Worker:
             try:
                 for queue in queues[Layer.TENANT]:
                     for message in tenant.claim(queue, lease=self.lease, worker=self.name):
-                        self._handlers.handle(Layer.TENANT, message)
-                        count += 1
+                        yield Layer.TENANT, message
             except TenantqError as exc:
                 failures[tenant_id] = exc
         if queues[Layer.MEMORY]:
             for message in self.store.memory.claim_any(queues[Layer.MEMORY], lease=self.lease):
-                self._handlers.handle(Layer.MEMORY, message)
-                count += 1
+                yield Layer.MEMORY, message
         if self.bridge is not None:
             for topic in self._handlers.subscriptions():
                 self.bridge.subscribe(topic, topic)
             for queue in queues[Layer.SHARED]:
                 for message in self.bridge.claim(queue, lease=self.lease, worker=self.name):
-                    self._handlers.handle(Layer.SHARED, message)
-                    count += 1
-        return count
+                    yield Layer.SHARED, message
+
+    def _count_threads(self) -> int:
+        return self.concurrency
 
     def _work_off(self) -> None:
         """Take messages from the sources in turns and handle them: one thread's whole life."""
@@ -274,17 +278,24 @@ class Worker:
                         self._work.wait(self._idle_wait())
 
     def _handle(self, source: Source, message: Message[Any]) -> None:
-        ident = threading.get_ident()
-        self._running[ident] = (source, message)
+        started = self._begin(source, message)
         is_acked_later = False
-        started = time.monotonic()
         try:
             is_acked_later = self._handlers.handle(source.layer, message, source.finish)
         finally:
-            del self._running[ident]
-            source.worked(time.monotonic() - started)
-            if not is_acked_later:
-                source.done()
+            self._end(source, message, started, is_acked_later=is_acked_later)
+
+    def _begin(self, source: Source, message: Message[Any]) -> float:
+        """Keep a message's lease from here on; return when that is."""
+        self._running[id(message)] = (source, message)
+        return time.monotonic()
+
+    def _end(self, source: Source, message: Message[Any], started: float, *, is_acked_later: bool) -> None:
+        """Say that a message's handler has ended, and its outcome is written or passed on."""
+        del self._running[id(message)]
+        source.worked(time.monotonic() - started)
+        if not is_acked_later:
+            source.done()
 
     def _idle_wait(self) -> float:
         dues = [source.next_due() for source in self._sources if isinstance(source, MemorySource)]

@@ -5,16 +5,19 @@ A layer is added by a context manager and a line in LAYERS.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import psycopg
 import pytest
 
 import tenantq
+import tenantq.aio
 from tenantq.backoff import Backoff
 from tenantq.memory import MemoryQueue
 from tenantq.message import Message
@@ -170,6 +173,76 @@ def tenant(request: pytest.FixtureRequest) -> Iterator[Layer]:
         yield Layer(queue=acme, advance=clock.advance, bounded=bounded)
 
 
+class Awaiting:
+    """The verbs of an asynchronous object for synchronous tests, run in the event loop of another thread."""
+
+    def __init__(self, one: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self.one = one
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.one, name)
+        return self._awaiting(found) if callable(found) else found
+
+    def _awaiting(self, verb: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            plain = [argument.one if isinstance(argument, Awaiting) else argument for argument in arguments]
+            return self._wrapped(asyncio.run_coroutine_threadsafe(verb(*plain, **options), self._loop).result())
+
+        return call
+
+    def _wrapped(self, result: Any) -> Any:
+        if isinstance(result, list):
+            return [self._wrapped(one) for one in result]
+        return Awaiting(result, self._loop) if isinstance(result, tenantq.aio.Message) else result
+
+
+@contextmanager
+def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """Run an event loop in a thread."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@contextmanager
+def aio_memory(_request: pytest.FixtureRequest) -> Iterator[Layer]:
+    clock = ManualClock()
+    with running_loop() as loop:
+
+        def bounded(max_depth: int) -> BoundedVerbs:
+            core = MemoryQueue(max_depth=max_depth, clock=clock, backoff=BACKOFF)
+            return cast("BoundedVerbs", Awaiting(tenantq.aio.MemoryQueue(core), loop))
+
+        yield Layer(queue=bounded(10_000), advance=clock.advance, ordered=False, bounded=bounded)
+
+
+@contextmanager
+def aio_tenant(request: pytest.FixtureRequest) -> Iterator[Layer]:
+    clock = ManualClock()
+    path = request.getfixturevalue("tmp_path") / "store"
+    store = tenantq.aio.open(path, clock=clock, backoff=BACKOFF)
+
+    async def acme() -> tenantq.aio.Tenant:
+        return store.tenant("acme")
+
+    with running_loop() as loop:
+        tenant = Awaiting(asyncio.run_coroutine_threadsafe(acme(), loop).result(), loop)
+
+        def bounded(max_depth: int) -> BoundedVerbs:
+            tenant.limit(max_depth=max_depth)
+            return cast("BoundedVerbs", tenant)
+
+        yield Layer(queue=cast("Verbs", tenant), advance=clock.advance, bounded=bounded)
+        asyncio.run_coroutine_threadsafe(store.close(), loop).result()
+
+
 class SharingQueue(PostgresQueue):
     """A Postgres queue that shares each of its queues before it puts the first message there."""
 
@@ -209,6 +282,8 @@ Factory = Callable[[pytest.FixtureRequest], AbstractContextManager[Layer]]
 LAYERS = [
     pytest.param(memory, id="memory"),
     pytest.param(tenant, id="tenant"),
+    pytest.param(aio_memory, id="aio-memory"),
+    pytest.param(aio_tenant, id="aio-tenant"),
     pytest.param(postgres, id="postgres", marks=pytest.mark.postgres),
     pytest.param(postgres_shared, id="postgres-shared", marks=pytest.mark.postgres),
 ]
