@@ -31,11 +31,13 @@ from tenantq.backoff import Backoff
 from tenantq.backup import VerifyReport, verify
 from tenantq.errors import (
     CorruptFile,
+    CronMissing,
     DeclarationError,
     DiskFull,
     FileReplaced,
     ForeignHandle,
     InvalidArgument,
+    InvalidCron,
     InvalidName,
     InvalidTenantId,
     LeaseLost,
@@ -62,6 +64,7 @@ from tenantq.memory import MemoryQueue, MemoryStats
 from tenantq.message import Message
 from tenantq.outbox import Event, Outbox, OutboxPage, OutboxPosition, UndeliverableEvent
 from tenantq.outcome import DeadLetter, Snooze
+from tenantq.periodic import Missed, PeriodicMessage, PeriodicMessages
 from tenantq.router import Layer, message
 from tenantq.stats import QueueStats, StoreActivity, TenantStats
 from tenantq.store import Store, open  # noqa: A004 - tenantq.open reads as it should
@@ -73,6 +76,7 @@ from tenantq.worker import Worker
 __all__ = [
     "Backoff",
     "CorruptFile",
+    "CronMissing",
     "DeadLetter",
     "DeclarationError",
     "DiskFull",
@@ -81,6 +85,7 @@ __all__ = [
     "FileReplaced",
     "ForeignHandle",
     "InvalidArgument",
+    "InvalidCron",
     "InvalidName",
     "InvalidTenantId",
     "Layer",
@@ -88,6 +93,7 @@ __all__ = [
     "MemoryQueue",
     "MemoryStats",
     "Message",
+    "Missed",
     "NewerFile",
     "NotATenantFile",
     "Outbox",
@@ -95,6 +101,8 @@ __all__ = [
     "OutboxPosition",
     "PayloadError",
     "PayloadTooLarge",
+    "PeriodicMessage",
+    "PeriodicMessages",
     "QueueFull",
     "QueueStats",
     "Snooze",
