@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tenantq._cron import Cron
 from tenantq.clock import NANOSECONDS, to_datetime
 
-__all__ = ["MOST_FIRES", "Fires", "Missed", "fires_due", "headers_of"]
+__all__ = ["GRACE_NS", "MOST_FIRES", "Fires", "Missed", "fires_due", "headers_of"]
 
 MOST_FIRES = 1_000
 """Messages that a periodic message makes up for at once, at the most."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from tenantq._cron import Cron
@@ -11,6 +12,7 @@ from tenantq._file import TenantFile
 from tenantq._fires import Missed
 from tenantq._operations import check_options, encode_headers
 from tenantq._periods import PeriodicMessage
+from tenantq._store_periods import StorePeriods
 from tenantq.arguments import DEFAULT_MAX_ATTEMPTS
 from tenantq.clock import Clock
 from tenantq.errors import InvalidArgument
@@ -18,7 +20,7 @@ from tenantq.naming import check_name
 from tenantq.payload import encode_payload
 from tenantq.router import Layer, declaration_of
 
-__all__ = ["Missed", "PeriodicMessage", "PeriodicMessages", "TenantPeriodic"]
+__all__ = ["Missed", "PeriodicMessage", "PeriodicMessages", "StorePeriodic", "TenantPeriodic"]
 
 RESERVED = "tenantq-"
 """How the names of the headers begin that tell of a fire."""
@@ -152,6 +154,36 @@ class TenantPeriodic(PeriodicMessages):
             return found
         period: PeriodicMessage = self._write(operation)
         return period
+
+
+class StorePeriodic(PeriodicMessages):
+    """The periodic messages for all tenants of a store. They lie in a file of its own beside the tenants.
+
+    Workers take each fire to every tenant, in the background and a shard of the tenants at a time; the tenant's
+    file keeps the last that it was given, in the transaction that enqueues the message.
+    """
+
+    def __init__(
+        self, clock: Clock, open_file: Callable[..., AbstractContextManager[StorePeriods | None]]
+    ) -> None:
+        super().__init__(clock)
+        self._open_file = open_file
+
+    def list(self) -> tuple[PeriodicMessage, ...]:
+        """Return all, by name."""
+        with self._open_file() as file:
+            return () if file is None else file.periods.list()
+
+    def remove(self, name: str) -> bool:
+        """Remove one; False if there was none. Tenants that a fire has not come to yet are not given it."""
+        check_name(name, "name")
+        with self._open_file() as file:
+            return file is not None and file.remove(name)
+
+    def _put(self, wanted: PeriodicMessage) -> PeriodicMessage:
+        with self._open_file(create=True) as file:
+            assert file is not None  # it was to be made
+            return file.put(wanted)
 
 
 def _checked(

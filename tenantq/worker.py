@@ -16,6 +16,7 @@ from tenantq._handlers import Handlers
 from tenantq._leases import worker_name
 from tenantq._sources import ClaimingSource, MemorySource, SharedQueue, SharedSource, Source
 from tenantq._tenant_source import TenantSource
+from tenantq._walk import PeriodicWalk
 from tenantq.arguments import check_lease, check_limit, check_seconds
 from tenantq.errors import InvalidArgument, LeaseLost, TenantqError
 from tenantq.message import Message
@@ -74,6 +75,7 @@ class Worker:
         self._running: dict[int, tuple[Source, Message[Any]]] = {}
         self._threads: list[threading.Thread] = []
         self._lease_keeper = threading.Thread()
+        self._walk = PeriodicWalk(store)
         # A signal handler may interrupt the very thread that holds an Event's lock; this queue's put cannot.
         self._requests: SimpleQueue[None] = SimpleQueue()
         self._is_drained = threading.Event()
@@ -116,6 +118,7 @@ class Worker:
         self._is_drained.clear()
         self._is_ending = False
         self._sources = self._make_sources()
+        self._walk = PeriodicWalk(self.store).start()
         for source in self._sources:
             source.start()
         self._threads = [
@@ -138,6 +141,7 @@ class Worker:
             return
         self._is_ending = True  # from here on no thread begins anything
         logger.info("draining")
+        self._walk.stop()
         for source in self._sources:
             _give_back(source.stop())
         self._ring()
@@ -157,6 +161,10 @@ class Worker:
         """
         handled = 0
         failures: dict[str, TenantqError] = {}
+        try:
+            PeriodicWalk(self.store).run_once()
+        except TenantqError as exc:
+            failures[""] = exc  # of no tenant
         while count := self._run_round(failures):
             handled += count
         for failure in failures.values():
