@@ -217,7 +217,9 @@ class StorePeriods:
         if period is None or period.added_ns != part.period.added_ns:
             return  # removed meanwhile, with all that was on its way
         for tenant in part.late.keys() - failed.keys():
-            self._execute(_SQL["remove_late"], (period.name, part.shard, tenant))
+            times = part.late[tenant].times
+            through = times[-1] if times else self._clock.now_ns()
+            self._execute(_SQL["remove_late"], (period.name, part.shard, tenant, through))
         for tenant, error in failed.items():
             due = part.late.get(tenant, part.due)
             assert due is not None  # it failed with something

@@ -118,7 +118,6 @@ class Worker:
         self._is_drained.clear()
         self._is_ending = False
         self._sources = self._make_sources()
-        self._walk = PeriodicWalk(self.store).start()
         for source in self._sources:
             source.start()
         self._threads = [
@@ -128,6 +127,7 @@ class Worker:
         self._lease_keeper = threading.Thread(target=self._keep_leases, name="tenantq-leases", daemon=True)
         for thread in (*self._threads, self._lease_keeper):
             thread.start()
+        self._walk = PeriodicWalk(self.store).start()
         return self
 
     def stop(self) -> None:
@@ -141,13 +141,14 @@ class Worker:
             return
         self._is_ending = True  # from here on no thread begins anything
         logger.info("draining")
-        self._walk.stop()
+        self._walk.request_stop()
         for source in self._sources:
             _give_back(source.stop())
         self._ring()
         deadline = time.monotonic() + self.drain_timeout
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+        self._walk.stop()
         self._is_drained.set()
         self._lease_keeper.join()
         self._requests = SimpleQueue()  # heeded: what is asked from now on is asked of the next run

@@ -106,10 +106,16 @@ ON CONFLICT (name, shard, tenant) DO UPDATE SET
     missed_from = excluded.missed_from,
     due_at      = excluded.due_at,
     failures    = excluded.failures,
-    error       = excluded.error;
+    error       = excluded.error
+WHERE json_extract(late.times, '$[#-1]') <= json_extract(excluded.times, '$[#-1]');
 
 -- name: remove_late
-DELETE FROM late WHERE name = :name AND shard = :shard AND tenant = :tenant;
+-- Unless another process, which had a later fire for the tenant, has failed with it meanwhile.
+DELETE FROM late
+WHERE name = :name
+  AND shard = :shard
+  AND tenant = :tenant
+  AND json_extract(times, '$[#-1]') <= :through;
 
 -- name: next_look
 -- When the first fire is due that no walk stands before, and the first late tenant; and whether anything is on its way.

@@ -161,6 +161,33 @@ def test_a_full_queue_of_one_tenant_is_waited_for(store: tenantq.Store, clock: M
     assert given(store, "t1") == ["01-01T02:00"]
 
 
+def test_a_late_fire_that_one_process_made_does_not_end_a_later_one_that_another_could_not(
+    store: tenantq.Store, clock: ManualClock
+) -> None:
+    make_tenants(store, 1)
+    shard = int(store.tenant("t0").path.parent.name, 16)
+    store.periodic.add("hourly", "0 * * * *", "report", 1, missed="all")
+    with store.periods() as book:
+        assert book is not None
+        clock.advance(HOUR)
+        first = book.take([shard], None, {})
+        assert first is not None
+        assert book.take([shard], first, {"t0": "locked"}) is None
+        clock.advance(HOUR - 10)
+        late = book.take([shard], None, {})
+        assert late is not None
+        assert late.due is None
+        clock.advance(10)
+        second = book.take([shard], None, {})
+        assert second is not None
+        assert second.late["t0"].times[:1] == late.late["t0"].times
+        book.take([], second, {"t0": "locked"})
+        book.take([], late, {})
+    clock.advance(600)
+    assert walk(store) == 2
+    assert given(store, "t0") == ["01-01T01:00", "01-01T02:00"]
+
+
 def test_a_late_tenant_that_is_deleted_is_forgotten(store: tenantq.Store, clock: ManualClock) -> None:
     make_tenants(store, 2)
     store.tenant("t1").limit("report", max_depth=1)
