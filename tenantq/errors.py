@@ -86,7 +86,7 @@ class InvalidCron(InvalidArgument):
     )
 
 
-class CronMissing(TenantqError, ImportError):
+class CronMissing(TenantqError):
     """Periodic messages need cronsim, which is not installed."""
 
     default_hint = "pip install 'tenantq[cron]'"
