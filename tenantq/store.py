@@ -28,6 +28,8 @@ from tenantq._load import Load, name_of
 from tenantq._producers import Rooms
 from tenantq._schedule import Entry, Schedule, Work
 from tenantq._sqlite import Database, check_sqlite_version
+from tenantq._store_periods import FILE_NAME as PERIODS_FILE
+from tenantq._store_periods import StorePeriods
 from tenantq._turns import Turn
 from tenantq.backoff import Backoff
 from tenantq.backup import restore_file
@@ -44,6 +46,7 @@ from tenantq.errors import (
     UnknownTenant,
 )
 from tenantq.memory import MemoryQueue
+from tenantq.periodic import StorePeriodic
 from tenantq.stats import StoreActivity
 from tenantq.tenant import Tenant
 from tenantq.watch import Watch, list_names, list_shards
@@ -154,12 +157,7 @@ class Store:
         """
         self._check_open()
         for shard in list_shards(self.root):
-            for name in sorted(list_names(shard)):
-                tenant_id = naming.tenant_id_of(name)
-                if tenant_id is None and naming.is_hashed(name):
-                    tenant_id = self._read_id(shard / name)
-                if tenant_id is not None and _schema.path_of(self.root, tenant_id) == shard / name:
-                    yield tenant_id
+            yield from self.tenants_of(shard.name)
 
     def __contains__(self, tenant_id: object) -> bool:
         self._check_open()
@@ -251,6 +249,12 @@ class Store:
         return watch
 
     @property
+    def periodic(self) -> StorePeriodic:
+        """The periodic messages for all tenants: `add`, `list` and `remove`. They lie in a file of the store."""
+        self._check_open()
+        return StorePeriodic(self.clock, self.periods)
+
+    @property
     def memory(self) -> MemoryQueue:
         """The memory layer of this store in this process: a restart empties it."""
         self._check_open()
@@ -329,6 +333,27 @@ class Store:
         self._is_forking = False
 
     # For the other modules of this package
+
+    def tenants_of(self, shard_name: str) -> Iterator[str]:
+        """Yield the ids of the tenants that have a file in one shard."""
+        shard = self.root / shard_name
+        for name in sorted(list_names(shard)):
+            tenant_id = naming.tenant_id_of(name)
+            if tenant_id is None and naming.is_hashed(name):
+                tenant_id = self._read_id(shard / name)
+            if tenant_id is not None and _schema.path_of(self.root, tenant_id) == shard / name:
+                yield tenant_id
+
+    @property
+    def periods_path(self) -> Path:
+        """Where the periodic messages for all tenants lie."""
+        return self.root / PERIODS_FILE
+
+    def periods(self, *, create: bool = False) -> contextlib.AbstractContextManager[StorePeriods | None]:
+        """Open the file of the periodic messages for all tenants; None if there is none and none is to be made."""
+        self._check_open()
+        config = self.config
+        return StorePeriods.opened(self.root, self.clock, config.durability, config.busy_timeout, create=create)
 
     def handle(self, tenant_id: str, path: Path, *, create: bool) -> Handle | None:
         """Return the open file of a tenant; None if it has none and is not to be made."""

@@ -23,6 +23,7 @@ from tenantq.inbox import Inbox
 from tenantq.message import Message
 from tenantq.naming import check_name
 from tenantq.outbox import Outbox
+from tenantq.periodic import TenantPeriodic
 from tenantq.router import Layer, declaration_of
 from tenantq.stats import TenantStats, is_blocked, read_stats, size_of, warnings_of
 from tenantq.transaction import Transaction
@@ -368,6 +369,11 @@ class Tenant(TenantLeases, TenantProducers):
     def inbox(self) -> Inbox:
         """What the shared layer sent to the tenant, for a deliverer."""
         return Inbox(self.id, self.clock, read=self._read, write=self._write)
+
+    @property
+    def periodic(self) -> TenantPeriodic:
+        """The tenant's periodic messages: `add`, `list` and `remove`. They lie in its file."""
+        return TenantPeriodic(self.clock, read=self._read, write=self._write)
 
     def __repr__(self) -> str:
         return f"Tenant({self.id!r})"

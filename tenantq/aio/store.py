@@ -14,6 +14,7 @@ from tenantq.aio._bells import Bells
 from tenantq.aio._core import Core
 from tenantq.aio._pool import Pool, to_the_end
 from tenantq.aio.memory import MemoryQueue
+from tenantq.aio.periodic import PeriodicMessages
 from tenantq.aio.tenant import Tenant
 from tenantq.aio.transaction import Transaction
 from tenantq.arguments import check_limit, check_seconds
@@ -47,6 +48,7 @@ def open(  # noqa: A001 - tenantq.aio.open reads as it should
     memory_depth: int = 10_000,
     max_outbox: int | None = None,
     backoff: Backoff | None = None,
+    migrate: bool = True,
     clock: Clock | None = None,
     threads: int = DEFAULT_THREADS,
     transaction_timeout: float = DEFAULT_TRANSACTION_TIMEOUT,
@@ -68,6 +70,7 @@ def open(  # noqa: A001 - tenantq.aio.open reads as it should
         memory_depth=memory_depth,
         max_outbox=max_outbox,
         backoff=backoff,
+        migrate=migrate,
         clock=clock,
     )
     return Store(store, threads=threads, transaction_timeout=transaction_timeout)
@@ -128,10 +131,19 @@ class Store:
         """Put a backup in the place of a tenant's file; durable on return. See `tenantq.Store.restore`."""
         await self._call_on(tenant_id, lambda _tenant: self.core.restore(tenant_id, source, replace=replace))
 
+    async def migrate(self, tenant_id: str) -> int | None:
+        """Bring a tenant's file to this version's schema. See `tenantq.Store.migrate`."""
+        return await self._call_on(tenant_id, lambda _tenant: self.core.migrate(tenant_id))
+
     @property
     def memory(self) -> MemoryQueue:
         """The memory layer of this store in this process: a restart empties it."""
         return MemoryQueue(self.core.memory)
+
+    @property
+    def periodic(self) -> PeriodicMessages:
+        """The periodic messages for all tenants: `add`, `list` and `remove`. They lie in a file of the store."""
+        return PeriodicMessages(lambda verb: self._pool_of_loop().run_apart(lambda: verb(self.core.periodic)))
 
     def activity(self) -> StoreActivity:
         """Return what this process has done on the files since it opened the store; opens none, and locks none."""

@@ -11,6 +11,7 @@ import pytest
 import tenantq
 import tenantq.aio
 from tenantq.inbox import Inbox
+from tenantq.periodic import PeriodicMessages
 
 PAIRS = [
     (tenantq.Store, tenantq.aio.Store),
@@ -20,6 +21,7 @@ PAIRS = [
     (tenantq.MemoryQueue, tenantq.aio.MemoryQueue),
     (tenantq.Outbox, tenantq.aio.Outbox),
     (Inbox, tenantq.aio.Inbox),
+    (PeriodicMessages, tenantq.aio.PeriodicMessages),
     (tenantq.Worker, tenantq.aio.Worker),
 ]
 
@@ -30,6 +32,9 @@ WITHOUT = {
         "ring",
         "listening",
         "exclusive",
+        "periods",
+        "periods_path",
+        "tenants_of",
     },
     tenantq.Tenant: {"route"},
     tenantq.Transaction: {"part", "go_on"},
