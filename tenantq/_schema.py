@@ -1,56 +1,27 @@
-"""What a tenant's file is made of: its schema, how it is told from other files, and how a new one is made."""
+"""What a tenant's file is made of: its schema, and how it is told from other files."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
 import uuid
 from pathlib import Path
 
 from tenantq import naming
-from tenantq._sqlite import Database, Durability
+from tenantq._sqlite import Database, Image
 from tenantq.errors import NewerFile, NotATenantFile, StatementFailed, WrongTenant
 from tenantq.sqlfile import load_statements
 
-__all__ = ["APPLICATION_ID", "SCHEMA_VERSION", "check_file", "create_file", "read_meta"]
+__all__ = ["APPLICATION_ID", "SCHEMA_VERSION", "check_file", "read_meta"]
 
 APPLICATION_ID = 0x746E7471
 """The bytes "tntq": `file` and `sqlite3` tell a tenant's file by it."""
 
 SCHEMA_VERSION = 1
 
-TEMPORARY_PREFIX = ".new-"
-
 _SQL = load_statements("tenantq", "schema.sql")
 
 
-def create_file(path: Path, tenant_id: str) -> None:
-    """Make a tenant's file, whole or not at all; another process may do the same at the same time.
-
-    The file is built under another name and linked to its own: nobody sees one without its schema, and
-    the first link wins.
-    """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.parent / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
-    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    try:
-        database = Database(temporary, durability=Durability.FULL, tenant=tenant_id)
-        try:
-            database.execute("PRAGMA journal_mode = WAL")
-            database.begin()
-            write_schema(database, tenant_id)
-            database.commit()
-        finally:
-            database.close()
-        with contextlib.suppress(FileExistsError):
-            os.link(temporary, path)
-        sync_directory(path.parent)
-    finally:
-        temporary.unlink()
-
-
-def write_schema(database: Database, tenant_id: str) -> None:
+def write_schema(database: Database | Image, tenant_id: str) -> None:
     """Write the schema and the file's identity into an empty database."""
     database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -87,7 +58,7 @@ def read_meta(database: Database) -> dict[str, str]:
     return dict(database.execute(_SQL["read_meta"]))
 
 
-def write_meta(database: Database, name: str, value: str) -> None:
+def write_meta(database: Database | Image, name: str, value: str) -> None:
     """Keep a fact about the file."""
     database.execute(_SQL["write_meta"], (name, value))
 

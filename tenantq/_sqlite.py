@@ -31,7 +31,7 @@ from tenantq.errors import (
     UnsupportedSQLite,
 )
 
-__all__ = ["Database", "Durability", "Row", "check_sqlite_version", "identity_of"]
+__all__ = ["Database", "Durability", "Image", "Row", "check_sqlite_version", "identity_of"]
 
 Row = tuple[Any, ...]
 Parameters = Sequence[Any] | Mapping[str, Any]
@@ -49,6 +49,9 @@ PRAGMAS = {
     # Not the documents': a -wal that a slow reader let grow is cut back to this by the next checkpoint.
     "journal_size_limit": 40 * 1024 * 1024,
 }
+
+WAL_VERSIONS = slice(18, 20)
+"""The two bytes of a file's header that say which version of the format writes and reads it: 2 is WAL."""
 
 CHECKPOINT_PAGES = 4000
 """So many pages in the -wal that are not in the file, 16 MB, ask for a checkpoint beside the writers."""
@@ -80,6 +83,22 @@ def identity_of(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+class Image:
+    """A database in memory, to be written to a file in one piece."""
+
+    def __init__(self) -> None:
+        self._connection = apsw.Connection(":memory:")
+
+    def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+        """Run a statement."""
+        return self._connection.execute(sql, parameters).fetchall()
+
+    def to_bytes(self) -> bytes:
+        """Return what a file in WAL mode holds that was closed after the same statements."""
+        found = self._connection.serialize("main")
+        return found[: WAL_VERSIONS.start] + bytes(2 * [2]) + found[WAL_VERSIONS.stop :]
 
 
 class Database:

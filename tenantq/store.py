@@ -19,6 +19,7 @@ from msgspec import structs
 from tenantq import _schema, naming
 from tenantq._board import Board, new_slot
 from tenantq._checkpointer import Checkpointer, checkpoint
+from tenantq._creation import clear_leftovers, create_file
 from tenantq._doorbell import Doorbell, slot_of
 from tenantq._file import TenantFile
 from tenantq._filesystem import refuse_network_filesystem
@@ -26,7 +27,7 @@ from tenantq._handle import Handle
 from tenantq._listeners import Listeners
 from tenantq._load import Load, name_of
 from tenantq._producers import Rooms
-from tenantq._sqlite import Database, check_sqlite_version
+from tenantq._sqlite import Database, Durability, check_sqlite_version
 from tenantq._turns import Turn
 from tenantq.backoff import Backoff
 from tenantq.backup import open_to_read, restore_file
@@ -146,7 +147,9 @@ class Store:
         """
         self._check_open()
         for shard in list_shards(self.root):
-            for name in sorted(list_names(shard)):
+            names = sorted(list_names(shard))
+            clear_leftovers(shard, names)
+            for name in names:
                 tenant_id = naming.tenant_id_of(name)
                 if tenant_id is None and naming.is_hashed(name):
                     tenant_id = self._read_id(shard / name)
@@ -301,7 +304,8 @@ class Store:
                 with self._shard_lock(path.parent):
                     if not path.exists():
                         _schema.remove_sidecars(path)
-                        _schema.create_file(path, tenant_id)
+                        is_full = self.config.durability is Durability.FULL
+                        create_file(path, tenant_id, survives_power_loss=is_full)
             return self._open(tenant_id, path)
 
     def ring(self, tenant_id: str) -> None:
@@ -358,8 +362,12 @@ class Store:
     def _shard_lock(self, shard: Path) -> Iterator[None]:
         # Between processes: one makes, deletes or replaces files of a shard at a time.
         try:
-            shard.mkdir(mode=0o700, exist_ok=True)
-            descriptor = os.open(shard, os.O_RDONLY)
+            try:
+                descriptor = os.open(shard, os.O_RDONLY)
+            except FileNotFoundError:
+                shard.mkdir(mode=0o700, exist_ok=True)
+                _schema.sync_directory(shard.parent)
+                descriptor = os.open(shard, os.O_RDONLY)
         except OSError as exc:
             raise TenantFileError(f"{shard}: {exc}", path=str(shard)) from exc
         try:
