@@ -8,16 +8,18 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from msgspec import structs
 
 from tenantq import _schema, naming
 from tenantq._board import Board, new_slot
+from tenantq._budget import Budget, is_out_of_descriptors
 from tenantq._checkpointer import Checkpointer, checkpoint
 from tenantq._creation import clear_leftovers, create_file
 from tenantq._doorbell import Doorbell, slot_of
@@ -32,7 +34,7 @@ from tenantq._turns import Turn
 from tenantq.backoff import Backoff
 from tenantq.backup import open_to_read, restore_file
 from tenantq.clock import Clock, SystemClock
-from tenantq.config import StoreConfig
+from tenantq.config import MAX_CACHE_BYTES, MAX_WAL_BYTES, StoreConfig
 from tenantq.errors import (
     StoreClosed,
     StoreNotFound,
@@ -48,6 +50,8 @@ from tenantq.watch import Watch, list_names, list_shards
 
 __all__ = ["Store", "open"]
 
+T = TypeVar("T")
+
 ROOM_BELL = ".room"
 """The file of the bell that tells of room in bounded queues."""
 
@@ -62,6 +66,8 @@ def open(  # noqa: A001 - tenantq.open reads as it should
     create: bool = True,
     busy_timeout: float = 5.0,
     max_open_tenants: int = 0,
+    max_cache_bytes: int = MAX_CACHE_BYTES,
+    max_wal_bytes: int = MAX_WAL_BYTES,
     max_depth: int | None = None,
     memory_depth: int = 10_000,
     max_outbox: int | None = None,
@@ -74,7 +80,11 @@ def open(  # noqa: A001 - tenantq.open reads as it should
     but power loss or a crash of the machine may take the last ones. "full": it survives those too, at the
     price of a disk sync for each commit.
     busy_timeout: seconds that a call waits for its turn at a tenant's file before it raises TenantBusy.
-    max_open_tenants: files open at once; 0 for as many as the process's descriptors allow.
+    max_open_tenants: files open at once, three descriptors each; 0 for as many as half of the process's
+    descriptors (`ulimit -n`) allow, 1,000 at most. Where the application has taken the rest, fewer are open for
+    a while.
+    max_cache_bytes: what SQLite's page caches of all open tenants may come to; a tenant's is 256 MiB at most.
+    max_wal_bytes: what their -wal files may come to before they are checkpointed; a tenant's is 40 MB at most.
     max_depth: messages that each queue of a tenant holds, where `Tenant.limit` gives it no bound of its own; one
     more waits for room or raises QueueFull. None for no bound.
     memory_depth: messages that the memory layer holds; one more raises QueueFull.
@@ -88,6 +98,8 @@ def open(  # noqa: A001 - tenantq.open reads as it should
         durability=durability,
         busy_timeout=busy_timeout,
         max_open_tenants=max_open_tenants,
+        max_cache_bytes=max_cache_bytes,
+        max_wal_bytes=max_wal_bytes,
         max_depth=max_depth,
         memory_depth=memory_depth,
         max_outbox=max_outbox,
@@ -116,8 +128,9 @@ class Store:
         self.root = root
         self.config = config
         self.clock = clock
-        self._handles: dict[str, Handle] = {}
-        self._open_limit = config.open_limit()
+        self._handles: OrderedDict[str, Handle] = OrderedDict()  # in the order in which the clock's hand passes
+        self._unequal: set[Handle] = set()
+        self._budget = Budget(config, clock)
         self._watches: tuple[Watch, ...] = ()
         self._doorbell = Doorbell(root)
         self._room_bell = Doorbell(root, ROOM_BELL)
@@ -301,11 +314,7 @@ class Store:
             if not path.exists():
                 if not create:
                     return None
-                with self._shard_lock(path.parent):
-                    if not path.exists():
-                        _schema.remove_sidecars(path)
-                        is_full = self.config.durability is Durability.FULL
-                        create_file(path, tenant_id, survives_power_loss=is_full)
+                self._with_descriptors(partial(self._create, tenant_id, path))
             return self._open(tenant_id, path)
 
     def ring(self, tenant_id: str) -> None:
@@ -380,14 +389,22 @@ class Store:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
+    def _create(self, tenant_id: str, path: Path) -> None:
+        with self._shard_lock(path.parent):
+            if not path.exists():
+                _schema.remove_sidecars(path)
+                is_full = self.config.durability is Durability.FULL
+                create_file(path, tenant_id, survives_power_loss=is_full)
+
     def _open(self, tenant_id: str, path: Path) -> Handle:
         with self._lock:
             self._opening += 1
         try:
             self._make_room()
-            handle = self._open_file(tenant_id, path)
+            handle = self._with_descriptors(partial(self._open_file, tenant_id, path))
             with self._lock:
                 self._handles[tenant_id] = handle
+            self._share_out()
             if self.is_closed:  # meanwhile, and `close` may have missed this one
                 self.close()
                 self._check_open()
@@ -403,7 +420,8 @@ class Store:
             path,
             durability=self.config.durability,
             busy_timeout=self.config.busy_timeout,
-            cache_kib=self.config.cache_kib(len(self._handles)),
+            cache_kib=self._budget.share.cache_kib,
+            wal_pages=self._budget.share.wal_pages,
             tenant=tenant_id,
             turn=None if place is None else Turn(place),
             load=Load(new_slot() if place is None else place, name_of(tenant_id), self.clock.monotonic),
@@ -431,18 +449,52 @@ class Store:
             if handle is not None and not handle.is_closed:
                 checkpoint(handle)
 
+    def _with_descriptors(self, action: Callable[[], T]) -> T:
+        """Open files by `action`; where no descriptor is left for them, close tenants and try again."""
+        while True:
+            try:
+                return action()
+            except TenantFileError as exc:
+                if not is_out_of_descriptors():
+                    raise
+                with self._lock:
+                    before = len(self._handles)
+                    self._budget.lower(before)
+                self._make_room()
+                if len(self._handles) >= before:
+                    hint = "raise its limit (ulimit -n), or let it open fewer files"
+                    text = f"{exc.path}: this process has no file descriptor left"
+                    raise TenantFileError(text, hint=hint, tenant=exc.tenant, path=exc.path) from exc
+
     def _make_room(self) -> None:
-        # Second chance: what was used since the last round stays once more; what is in use stays anyway.
-        for spares_used in (True, False):
+        # Second chance: what was used since the hand of the clock passed it stays once more; what is in use stays
+        # anyway.
+        for _ in range(2 * len(self._handles)):
             with self._lock:
-                handles = list(self._handles.items())
-            for tenant_id, handle in handles:
-                if len(self._handles) + self._opening <= self._open_limit:
+                if not self._handles or len(self._handles) + self._opening <= self._budget.limit():
                     return
-                if handle.was_used and spares_used:
-                    handle.was_used = False
-                else:
-                    self._evict(tenant_id, handle)
+                tenant_id, handle = next(iter(self._handles.items()))
+                self._handles.move_to_end(tenant_id)
+            if handle.was_used:
+                handle.was_used = False
+            else:
+                self._evict(tenant_id, handle)
+
+    def _share_out(self) -> None:
+        """Give each open tenant its share of the budgets, where that is another one now; later, to one in use."""
+        with self._lock:
+            if self._budget.is_shared_anew(len(self._handles)):
+                self._unequal = set(self._handles.values())
+            if not self._unequal:
+                return
+            unequal, share = list(self._unequal), self._budget.share
+        for handle in unequal:
+            with contextlib.suppress(TenantqError):  # the next call that uses the file meets its fault
+                if not handle.resize(cache_kib=share.cache_kib, wal_pages=share.wal_pages):
+                    continue
+            with self._lock:
+                if self._budget.share is share:
+                    self._unequal.discard(handle)
 
     def _evict(self, tenant_id: str, handle: Handle) -> None:
         gate = self._gate_of(tenant_id)
@@ -457,6 +509,7 @@ class Store:
         with self._lock:
             if self._handles.get(tenant_id) is handle:
                 del self._handles[tenant_id]
+                self._unequal.discard(handle)
                 self._past = structs.replace(self._past.plus(*handle.activity()), open_tenants=0)
 
     def _unwatch(self, watch: Watch) -> None:
@@ -498,7 +551,8 @@ class Store:
     def _after_fork_in_child(self) -> None:
         for handle in self._handles.values():
             handle.disown()
-        self._handles = {}
+        self._handles = OrderedDict()
+        self._unequal = set()
         self._watches = ()
         self._doorbell.after_fork()
         self._room_bell.after_fork()

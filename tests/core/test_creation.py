@@ -36,7 +36,7 @@ def test_a_new_file_is_what_the_schema_writes_and_its_tenants_own(tmp_path: Path
     with closing(Database(tmp_path / "plain.db")) as database:
         _schema.write_schema(database, "acme")
         schema = database.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name")
-    files = []
+    files: list[str] = []
     for tenant_id in ("acme", "übel"):
         with closing(Database(create(tmp_path / f"{len(files)}.db", tenant_id))) as database:
             meta = _schema.check_file(database, tenant_id)
