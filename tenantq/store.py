@@ -23,6 +23,7 @@ from tenantq._budget import Budget, is_out_of_descriptors
 from tenantq._checkpointer import Checkpointer, checkpoint
 from tenantq._creation import clear_leftovers, create_file
 from tenantq._doorbell import Doorbell, slot_of
+from tenantq._failing import FailingTenant, FailingTenants
 from tenantq._file import TenantFile
 from tenantq._filesystem import refuse_network_filesystem
 from tenantq._handle import Handle
@@ -139,6 +140,8 @@ class Store:
         self._start_listening()
         self._memory: MemoryQueue | None = None
         self._past = StoreActivity()
+        self.failing_tenants = FailingTenants(clock)
+        """What `failing` tells of. For the other modules of this package."""
         self.is_closed = False
         """Whether `close` was called."""
         self._make_locks()
@@ -190,6 +193,7 @@ class Store:
             path.unlink(missing_ok=True)
             _schema.remove_sidecars(path)
             _schema.sync_directory(path.parent)
+        self.failing_tenants.clear(tenant_id)
         return True
 
     def restore(self, tenant_id: str, source: str | os.PathLike[str], *, replace: bool = True) -> None:
@@ -244,7 +248,15 @@ class Store:
             found = self._past
             for handle in self._handles.values():
                 found = found.plus(*handle.activity())
-        return found
+        return structs.replace(found, failing_tenants=len(self.failing_tenants))
+
+    def failing(self) -> list[FailingTenant]:
+        """Return the tenants that this process could not serve when it last tried, the longest failing first.
+
+        A worker tries each again after a second, and after twice as long each time, a minute at most; one that
+        works again is no longer among them. Opens no file.
+        """
+        return self.failing_tenants.listed()
 
     def close(self) -> None:
         """Close every open tenant: each leaves one file, complete, where no other process has it open.
@@ -315,7 +327,14 @@ class Store:
                 if not create:
                     return None
                 self._with_descriptors(partial(self._create, tenant_id, path))
-            return self._open(tenant_id, path)
+            try:
+                handle = self._open(tenant_id, path)
+            except TenantFileError as exc:
+                if not isinstance(exc, TenantBusy):
+                    self.failing_tenants.note(tenant_id, exc)
+                raise
+            self.failing_tenants.clear(tenant_id)
+            return handle
 
     def ring(self, tenant_id: str) -> None:
         """Tell who listens, in any process, that a tenant has something new."""
@@ -560,6 +579,7 @@ class Store:
         self._start_listening()
         self._memory = None
         self._past = StoreActivity()
+        self.failing_tenants = FailingTenants(self.clock)
         self._make_locks()
 
 

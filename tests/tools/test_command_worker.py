@@ -110,6 +110,7 @@ def test_metrics_are_served_and_hold_what_was_handled(tq: StoreCommand, app: Pat
         "busy_waits_total",
         "busy_wait_seconds_total",
         "open_tenants",
+        "failing_tenants",
     ):
         assert f"\ntenantq_{name} " in text
     process.send_signal(signal.SIGTERM)
