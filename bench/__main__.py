@@ -37,6 +37,8 @@ ORDER = (
     "forward",
     "soniq",
     "memory",
+    "create",
+    "tenants",
     "pg_claims",
     "pg_index",
     "pg_decay",

@@ -394,7 +394,8 @@ class Store:
                 descriptor = os.open(shard, os.O_RDONLY)
             except FileNotFoundError:
                 shard.mkdir(mode=0o700, exist_ok=True)
-                _schema.sync_directory(shard.parent)
+                if self.config.durability is Durability.FULL:
+                    _schema.sync_directory(shard.parent)
                 descriptor = os.open(shard, os.O_RDONLY)
         except OSError as exc:
             raise TenantFileError(f"{shard}: {exc}", path=str(shard)) from exc

@@ -15,6 +15,7 @@ from tenantq._budget import Budget
 from tenantq.config import StoreConfig
 from tenantq.errors import TenantFileError
 from tenantq.testing import ManualClock
+from tests.children import Child
 
 MIB = 2**20
 
@@ -163,3 +164,33 @@ def test_threads_open_more_tenants_than_may_be_open(tmp_path: Path) -> None:
             thread.join()
         assert store.activity().open_tenants <= 8
         assert sum(store.tenant(f"t{number}").stats().ready for number in range(30)) == 240
+
+
+LIMITED = """
+import resource
+count = int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+with tenantq.open(sys.argv[1]) as store:
+    for number in range(count):
+        store.tenant(f"t{number}").enqueue("mail", number)
+    handled, is_done = [], threading.Event()
+    worker = tenantq.Worker(store, concurrency=4)
+
+    @worker.on("mail")
+    def handle(message):
+        handled.append(message.payload)
+        if len(handled) == count:
+            is_done.set()
+
+    with worker:
+        is_done.wait(600)
+    say(sorted(handled) == list(range(count)), worker.counts.get("failed", 0), len(store.failing()))
+    say(sum(store.tenant(tenant_id).stats().ready for tenant_id in store.tenants()))
+"""
+
+
+@pytest.mark.parametrize("count", [150, pytest.param(5000, marks=pytest.mark.slow)])
+def test_256_descriptors_are_enough_for_any_number_of_tenants(tmp_path: Path, count: int) -> None:
+    with Child(LIMITED, tmp_path, count) as child:
+        assert child.heard_all() == ["True 0 0", "0"]
+        assert child.end() == 0
