@@ -74,7 +74,7 @@ def sync_directory(directory: Path) -> None:
 
 def path_of(root: Path, tenant_id: str) -> Path:
     """Return where a tenant's file lies in a store."""
-    return root / naming.shard_name(tenant_id) / naming.file_name(tenant_id)
+    return root.joinpath(f"{naming.shard_name(tenant_id)}/{naming.file_name(tenant_id)}")
 
 
 def open_database(path: Path, tenant_id: str, busy_timeout: float) -> Database:

@@ -455,7 +455,8 @@ class Store:
                 max_depth=self.config.max_depth,
                 tell_of_room=self.rooms.bell_of(tenant_id),
             )
-            file.end_leases_of_another_boot()
+            if "boot_id" in meta:  # else no claim was ever made
+                file.end_leases_of_another_boot()
         except BaseException:
             database.close()
             raise
