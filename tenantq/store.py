@@ -169,7 +169,9 @@ class Store:
                 tenant_id = naming.tenant_id_of(name)
                 if tenant_id is None and naming.is_hashed(name):
                     tenant_id = self._read_id(shard / name)
-                if tenant_id is not None and _schema.path_of(self.root, tenant_id) == shard / name:
+                if tenant_id is None or naming.shard_name(tenant_id) != shard.name:
+                    continue
+                if naming.file_name(tenant_id) == name:
                     yield tenant_id
 
     def __contains__(self, tenant_id: object) -> bool:
