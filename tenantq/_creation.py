@@ -37,7 +37,7 @@ class _Template:
         self._lock = threading.Lock()
         self._image: Image | None = None
 
-    def of(self, tenant_id: str) -> bytes:
+    def of(self, tenant_id: str) -> bytearray:
         """Return the bytes of a new file for a tenant."""
         with self._lock:
             if self._image is None:
@@ -83,7 +83,7 @@ def create_file(path: Path, tenant_id: str, *, survives_power_loss: bool) -> Non
         raise (DiskFull if full else TenantFileError)(message, tenant=tenant_id, path=str(path)) from exc
 
 
-def _write_nameless(path: Path, image: bytes) -> None:
+def _write_nameless(path: Path, image: bytearray) -> None:
     if not _NAMELESS:
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
     descriptor = os.open(path.parent, _NAMELESS | os.O_WRONLY, 0o600)
@@ -95,14 +95,14 @@ def _write_nameless(path: Path, image: bytes) -> None:
         os.close(descriptor)
 
 
-def _write_named(path: Path, image: bytes) -> None:
+def _write_named(path: Path, image: bytearray) -> None:
     with temporary_file(path.parent) as (temporary, descriptor):
         _write_all(descriptor, image)
         with contextlib.suppress(FileExistsError):
             os.link(temporary, path)
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
+def _write_all(descriptor: int, data: bytearray) -> None:
     written = os.write(descriptor, data)
     while written < len(data):  # a disk that is nearly full takes a part
         written += os.write(descriptor, data[written:])

@@ -107,10 +107,11 @@ class Image:
         """Run a statement."""
         return self._connection.execute(sql, parameters).fetchall()
 
-    def to_bytes(self) -> bytes:
+    def to_bytes(self) -> bytearray:
         """Return what a file in WAL mode holds that was closed after the same statements."""
-        found = self._connection.serialize("main")
-        return found[: WAL_VERSIONS.start] + bytes(2 * [2]) + found[WAL_VERSIONS.stop :]
+        found = bytearray(self._connection.serialize("main"))
+        found[WAL_VERSIONS] = bytes([2, 2])
+        return found
 
 
 class Database:
