@@ -25,6 +25,7 @@ tenant's file), or neither (memory). One Worker handles all three.
     ada@example.org
 """
 
+from tenantq._failing import FailingTenant
 from tenantq._sqlite import Durability
 from tenantq._version import __version__
 from tenantq.backoff import Backoff
@@ -84,6 +85,7 @@ __all__ = [
     "DiskFull",
     "Durability",
     "Event",
+    "FailingTenant",
     "FileReplaced",
     "ForeignHandle",
     "InvalidArgument",

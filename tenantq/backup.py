@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from tenantq import _migrations, _schema
+from tenantq._creation import temporary_file
 from tenantq._file import TenantFile
 from tenantq._sqlite import Database, Durability
 from tenantq._undeliverable import recount
@@ -197,15 +197,10 @@ def _lost_events(file: TenantFile) -> list[str]:
 
 @contextlib.contextmanager
 def _temporary(target: Path) -> Iterator[Path]:
-    temporary = target.parent / f"{_schema.TEMPORARY_PREFIX}{secrets.token_hex(8)}"
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        try:
+        with temporary_file(target.parent) as (temporary, _descriptor):
             yield temporary
-        finally:
-            temporary.unlink(missing_ok=True)
-            _schema.remove_sidecars(temporary)
     except OSError as exc:
         raise TenantFileError(f"{target}: {exc}", path=str(target)) from exc
 

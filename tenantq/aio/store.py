@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from tenantq import store as core
+from tenantq._failing import FailingTenant
 from tenantq.aio._bells import Bells
 from tenantq.aio._core import Core
 from tenantq.aio._pool import Pool, to_the_end
@@ -20,6 +21,7 @@ from tenantq.aio.transaction import Transaction
 from tenantq.arguments import check_limit, check_seconds
 from tenantq.backoff import Backoff
 from tenantq.clock import Clock
+from tenantq.config import MAX_CACHE_BYTES, MAX_WAL_BYTES
 from tenantq.errors import StoreClosed, WrongEventLoop
 from tenantq.stats import StoreActivity
 
@@ -44,6 +46,8 @@ def open(  # noqa: A001 - tenantq.aio.open reads as it should
     create: bool = True,
     busy_timeout: float = 5.0,
     max_open_tenants: int = 0,
+    max_cache_bytes: int = MAX_CACHE_BYTES,
+    max_wal_bytes: int = MAX_WAL_BYTES,
     max_depth: int | None = None,
     memory_depth: int = 10_000,
     max_outbox: int | None = None,
@@ -66,6 +70,8 @@ def open(  # noqa: A001 - tenantq.aio.open reads as it should
         create=create,
         busy_timeout=busy_timeout,
         max_open_tenants=max_open_tenants,
+        max_cache_bytes=max_cache_bytes,
+        max_wal_bytes=max_wal_bytes,
         max_depth=max_depth,
         memory_depth=memory_depth,
         max_outbox=max_outbox,
@@ -148,6 +154,10 @@ class Store:
     def activity(self) -> StoreActivity:
         """Return what this process has done on the files since it opened the store; opens none, and locks none."""
         return self.core.activity()
+
+    def failing(self) -> list[FailingTenant]:
+        """Return the tenants that this process could not serve when it last tried, the longest failing first."""
+        return self.core.failing()
 
     async def close(self) -> None:
         """Close every open tenant: each leaves one file, complete, where no other process has it open.
