@@ -1,4 +1,4 @@
-"""The tenants of a store as a worker's source: fair turns, and acks that go with the next claim."""
+"""The tenants of a store as a worker's source: fair shares, and acks that go with the next claim."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import heapq
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tenantq._fair_buffer import STUCK, FairBuffer
 from tenantq._sources import IDLE_WAIT, ClaimingSource
 from tenantq.errors import LeaseLost
 from tenantq.message import Message
@@ -23,15 +23,20 @@ logger = logging.getLogger("tenantq.worker")
 TENANT_PAUSE = 5.0
 """Seconds until a tenant whose file failed is tried again."""
 
+ACK_ALONE = 4
+"""One exchange in so many claims nothing, where there are several queues: their turn comes with a claim."""
+
 
 class TenantSource(ClaimingSource):
-    """The tenants of a store, in turns: each gets a share of the room, then goes to the end of the line.
+    """The tenants of a store, each with its share of the threads and of what is claimed ahead: see FairBuffer.
 
     What was handled meanwhile is acked in the transaction that claims the next: the faster the handlers, the
-    more messages go into one.
+    more messages go into one. However much is claimed of a tenant, one that comes is claimed from at once.
     """
 
     layer = Layer.TENANT
+
+    _waits_itself = True
 
     def __init__(
         self,
@@ -43,19 +48,26 @@ class TenantSource(ClaimingSource):
         worker: str,
         ring: Callable[[], None],
         tell: Callable[[Message[Any], LeaseLost | None], None],
+        max_concurrency: int | None = None,
     ) -> None:
         super().__init__("tenants", threads=threads, lease=lease, worker=worker, ring=ring)
         self._store = store
         self._tell = tell
+        self._fair = FairBuffer(threads=threads, most=max_concurrency, monotonic=time.monotonic)
+        self._reserve = 2 * threads
         self._finished: list[Message[Any]] = []
         self._acking: list[Message[Any]] = []
         self._stragglers: list[threading.Thread] = []
         self._queues = list(queues)
+        self._exchanges = 0
+        self._look_for_stuck_at = time.monotonic() + STUCK
         self._watch = store.watch()
-        self._line: deque[str] = deque()
-        self._in_line: set[str] = set()
         self._schedule: list[tuple[float, str]] = []
         self._scheduled_at: dict[str, float] = {}
+
+    def take(self) -> Message[Any] | None:
+        """Return the next message of the tenant whose turn it is."""
+        return self._fair.take()
 
     def finish(self, message: Message[Any]) -> bool:
         """Ack a message with the next claim; its lease is kept until then."""
@@ -63,9 +75,19 @@ class TenantSource(ClaimingSource):
             if self._is_stopped:
                 return False
             self._finished.append(message)
-            self._changed.notify()
+        self._fair.ended(message)
         self._watch.wake()
         return True
+
+    def worked(self, seconds: float, message: Message[Any]) -> None:
+        """Charge the message's tenant, and learn how far to claim ahead."""
+        self._fair.ended(message)
+        super().worked(seconds, message)
+
+    def done(self) -> None:
+        """Make room for another message."""
+        super().done()
+        self._watch.wake()
 
     def stop(self) -> list[Message[Any]]:
         """Claim no more, ack what is finished, and end the watch."""
@@ -78,13 +100,23 @@ class TenantSource(ClaimingSource):
 
     def buffered(self) -> list[Message[Any]]:
         """Return what is claimed and not taken yet, and what waits for its ack."""
-        return [*super().buffered(), *self._finished, *self._acking]
+        return [*self._fair.messages(), *self._finished, *self._acking]
+
+    def drop(self, message: Message[Any]) -> bool:
+        """Forget a message that is another claim's by now; False if a thread took it meanwhile."""
+        is_dropped = self._fair.drop(message)
+        if is_dropped:
+            self.done()
+        return is_dropped
+
+    def _add(self, messages: list[Message[Any]]) -> None:
+        self._fair.put(messages[0].tenant or "", messages, 1.0)
+
+    def _drain(self) -> list[Message[Any]]:
+        return self._fair.drain()
 
     def _wake(self) -> None:
         self._watch.wake()
-
-    def _has_work(self) -> bool:
-        return bool(self._finished)
 
     def _exchange_finished(self) -> None:
         with self._changed:
@@ -97,8 +129,11 @@ class TenantSource(ClaimingSource):
         self._acking = []
 
     def _exchange(self, tenant_id: str, queue: str, messages: list[Message[Any]]) -> None:
-        """Ack messages of one queue, and claim the next in the same transaction, as far as no others wait."""
-        share = 0 if self._is_stopped else len(messages) // (1 + len(self._line))
+        """Ack messages of one queue, and claim the next in the same transaction, up to the tenant's share."""
+        share = 0 if self._is_stopped else self._fair.wanted(tenant_id, self._room + len(messages))
+        self._exchanges += 1
+        if len(self._queues) > 1 and self._exchanges % ACK_ALONE == 0:
+            share = 0
         lost: LeaseLost | None = None
         try:
             tenant = self._store.tenant(tenant_id)
@@ -123,25 +158,22 @@ class TenantSource(ClaimingSource):
     def _ack_each(self, messages: list[Message[Any]]) -> None:
         for message in messages:
             self._tell(message, None)
-            self._free(1)
+            self.done()
 
-    def _claim(self, room: int) -> int:
+    def _claim(self, room: int) -> int:  # noqa: ARG002 - acks make more of it
+        """Ack what is finished, hear the news, and claim from the tenant whose turn it is.
+
+        From one only, so that acks and news are never kept waiting for more than one tenant's file.
+        """
         if self._finished:
             self._exchange_finished()
-            with self._changed:
-                room = self._room
-        for tenant_id in self._watch.wait(0 if self._line or self._finished else self._until_due()):
+        has_work = self._finished or self._fair.is_behind(self._room, self._reserve)
+        for tenant_id in self._watch.wait(0 if has_work else self._until_due()):
             self._queue_up(tenant_id)
         self._queue_up_due()
-        claimed = 0
-        for _turn in range(len(self._line)):
-            if claimed >= room or self._is_stopped:
-                break
-            tenant_id = self._line.popleft()
-            self._in_line.discard(tenant_id)
-            share = max(1, (room - claimed) // (len(self._line) + 1))
-            claimed += self._claim_of(tenant_id, share)
-        return claimed
+        self._give_back_stuck()
+        turn = None if self._is_stopped else self._fair.next_to_claim(self._room, self._reserve)
+        return 0 if turn is None else self._claim_of(*turn)
 
     def _claim_of(self, tenant_id: str, share: int) -> int:
         claimed = 0
@@ -166,10 +198,30 @@ class TenantSource(ClaimingSource):
             self._put_on_schedule(tenant_id, TENANT_PAUSE)
         return claimed
 
+    def _give_back_stuck(self) -> None:
+        """Let other processes have what is claimed ahead where no thread comes to it: its handlers may hang."""
+        now = time.monotonic()
+        if now < self._look_for_stuck_at:
+            return
+        self._look_for_stuck_at = now + STUCK / 2
+        stuck: dict[str, list[Message[Any]]] = {}
+        for message in self._fair.remove_stuck():
+            stuck.setdefault(message.tenant or "", []).append(message)
+        for tenant_id, messages in stuck.items():
+            try:
+                self._store.tenant(tenant_id).release(*messages)
+            except LeaseLost:
+                pass  # another has them already
+            except Exception:
+                logger.warning(
+                    "messages could not be given back; their leases run out",
+                    exc_info=True,
+                    extra={"tenant": tenant_id},
+                )
+            self._free(len(messages))
+
     def _queue_up(self, tenant_id: str) -> None:
-        if tenant_id not in self._in_line:
-            self._in_line.add(tenant_id)
-            self._line.append(tenant_id)
+        self._fair.queue_up(tenant_id)
 
     def _put_on_schedule(self, tenant_id: str, seconds: float) -> None:
         moment = time.monotonic() + seconds
