@@ -41,6 +41,7 @@ class Account:
     """What one tenant has claimed and what it has had."""
 
     __slots__ = (
+        "cost",
         "id",
         "in_claims",
         "in_takes",
@@ -58,7 +59,7 @@ class Account:
         self.id = tenant_id
         self.tag = 0.0
         self.weight = 1.0
-        self.pace = FIRST_PACE
+        self.pace = self.cost = FIRST_PACE
         self.samples = 0
         self.messages: deque[Message[Any]] = deque()
         self.moved_at = 0.0
@@ -69,6 +70,13 @@ class Account:
         """Whether its file may have something to claim."""
         self.in_claims = False
         self.in_takes = False
+
+    def learn(self, seconds: float) -> None:
+        """Take over how long a handler took."""
+        self.samples += 1
+        weight = 1 / self.samples if self.samples < 1 / PACE_WEIGHT else PACE_WEIGHT
+        self.pace += (seconds - self.pace) * weight
+        self.cost = (self.pace if self.pace > LEAST_COST else LEAST_COST) / self.weight
 
     @property
     def held(self) -> int:
@@ -161,6 +169,7 @@ class FairBuffer:
                 account.moved_at = self._monotonic()
             if weight != account.weight:
                 self._weights += weight - account.weight
+                account.cost *= account.weight / weight
                 account.weight = weight
             account.messages.extend(messages)
             self._buffered += len(messages)
@@ -190,54 +199,52 @@ class FairBuffer:
 
     def take(self) -> Message[Any] | None:
         """Return the next message of the tenant whose turn it is."""
+        takes = self._takes
         with self._lock:
-            while self._takes:
-                tag, _order, account = self._takes[0]
+            while takes:
+                tag, _order, account = takes[0]
                 if not account.messages or len(account.running) >= self._cap:
-                    heapq.heappop(self._takes)
+                    heapq.heappop(takes)
                     account.in_takes = False
                     continue
-                if account.tag > tag:
-                    heapq.heapreplace(self._takes, self._entry(account))
+                if account.tag > tag and len(takes) > 1:  # it had something since this was noted
+                    heapq.heapreplace(takes, self._entry(account))
                     continue
                 message = account.messages.popleft()
                 self._buffered -= 1
                 self._running += 1
                 self._served = max(self._served, account.tag)
-                cost = max(account.pace, LEAST_COST) / account.weight
-                account.tag += cost
+                account.tag += account.cost
                 now = account.moved_at = self._taken_at = self._monotonic()
-                account.running[id(message)] = now, cost
-                if account.messages and len(account.running) < self._cap:
-                    heapq.heapreplace(self._takes, self._entry(account))
-                else:
-                    heapq.heappop(self._takes)
-                    account.in_takes = False
-                self._want(account)
+                account.running[id(message)] = now, account.cost
+                if account.is_waiting and not account.in_claims:
+                    self._want(account)
                 return message
             return None
 
     def ended(self, message: Message[Any]) -> None:
         """Charge the tenant of a message for the time that its handler took; a second call changes nothing."""
+        account = self._accounts.get(message.tenant or "")
+        if account is None or id(message) not in account.running:
+            return
         with self._lock:
-            account = self._accounts.get(message.tenant or "")
-            taken = None if account is None else account.running.pop(id(message), None)
-            if account is None or taken is None:
-                return
-            taken_at, charged = taken
+            taken_at, charged = account.running.pop(id(message))
             now = account.moved_at = self._monotonic()
             seconds = now - taken_at
             self._running -= 1
-            account.samples += 1
-            account.pace += (seconds - account.pace) * max(PACE_WEIGHT, 1 / account.samples)
-            account.tag += max(seconds, LEAST_COST) / account.weight - charged
+            account.learn(seconds)
+            account.tag += (seconds if seconds > LEAST_COST else LEAST_COST) / account.weight - charged
             # No more debt than its usual messages make: one that took a minute, once, does not keep the tenant
             # waiting for a minute of everybody's time.
-            debt = max(account.pace, LEAST_COST) * (1 + len(account.running)) / account.weight
-            account.tag = min(account.tag, self._served + debt)
-            self._offer(account)
-            self._want(account)
-            self._rest(account)
+            most = self._served + account.cost * (1 + len(account.running))
+            account.tag = min(account.tag, most)
+            if account.messages:
+                if not account.in_takes:
+                    self._offer(account)
+            elif not account.running:
+                self._rest(account)
+            if account.is_waiting and not account.in_claims:
+                self._want(account)
 
     def drop(self, message: Message[Any]) -> bool:
         """Forget a message; False if a thread has taken it."""

@@ -74,9 +74,11 @@ class TenantSource(ClaimingSource):
         with self._changed:
             if self._is_stopped:
                 return False
+            is_first = not self._finished
             self._finished.append(message)
         self._fair.ended(message)
-        self._watch.wake()
+        if is_first:  # else the thread has been woken for the one before, and looks at this one too
+            self._watch.wake()
         return True
 
     def worked(self, seconds: float, message: Message[Any]) -> None:
