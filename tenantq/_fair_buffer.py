@@ -161,19 +161,26 @@ class FairBuffer:
             account = self._accounts.get(tenant_id)
             return 0 if account is None else max(0, self._count(account, room))
 
-    def put(self, tenant_id: str, messages: list[Message[Any]], weight: float) -> None:
+    def put(self, tenant_id: str, messages: list[Message[Any]]) -> None:
         """Add what was claimed of a tenant, one message or more."""
         with self._lock:
             account = self._activate(tenant_id)
             if not account.messages:
                 account.moved_at = self._monotonic()
-            if weight != account.weight:
-                self._weights += weight - account.weight
-                account.cost *= account.weight / weight
-                account.weight = weight
             account.messages.extend(messages)
             self._buffered += len(messages)
             self._offer(account)
+
+    def weigh(self, tenant_id: str, weight: float) -> None:
+        """Say what a tenant's share weighs beside those of the others."""
+        account = self._accounts.get(tenant_id)
+        if account is None or account.weight == weight:
+            return
+        with self._lock:
+            if account.id not in self._idle:
+                self._weights += weight - account.weight
+            account.cost *= account.weight / weight
+            account.weight = weight
 
     def is_behind(self, room: int, reserve: int) -> bool:
         """Tell whether there is a tenant to claim from now."""

@@ -18,11 +18,12 @@ __all__ = ["APPLICATION_ID", "SCHEMA_VERSION", "check_file", "create_file", "rea
 APPLICATION_ID = 0x746E7471
 """The bytes "tntq": `file` and `sqlite3` tell a tenant's file by it."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 TEMPORARY_PREFIX = ".new-"
 
 _SQL = load_statements("tenantq", "schema.sql")
+_MIGRATIONS = load_statements("tenantq", "migrations.sql")
 
 
 def create_file(path: Path, tenant_id: str) -> None:
@@ -55,6 +56,7 @@ def write_schema(database: Database, tenant_id: str) -> None:
     database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     database.execute(_SQL["create_schema"])
+    database.execute(_MIGRATIONS["to_2"])
     write_meta(database, "tenant_id", tenant_id)
     write_meta(database, "file_id", str(uuid.uuid4()))
 

@@ -15,6 +15,7 @@ from tenantq.errors import LeaseLost
 from tenantq.message import Message
 from tenantq.router import Layer
 from tenantq.store import Store
+from tenantq.tenant import Tenant
 
 __all__ = ["TenantSource"]
 
@@ -112,7 +113,12 @@ class TenantSource(ClaimingSource):
         return is_dropped
 
     def _add(self, messages: list[Message[Any]]) -> None:
-        self._fair.put(messages[0].tenant or "", messages, 1.0)
+        self._fair.put(messages[0].tenant or "", messages)
+
+    def _keep(self, tenant: Tenant, messages: list[Message[Any]]) -> None:
+        """Keep what was claimed, and the weight that came with it."""
+        self._put(messages)
+        self._fair.weigh(tenant.id, tenant.known_weight)
 
     def _drain(self) -> list[Message[Any]]:
         return self._fair.drain()
@@ -140,7 +146,7 @@ class TenantSource(ClaimingSource):
         try:
             tenant = self._store.tenant(tenant_id)
             if share:
-                self._put(tenant.exchange(messages, queue, share, lease=self._lease, worker=self._worker))
+                self._keep(tenant, tenant.exchange(messages, queue, share, lease=self._lease, worker=self._worker))
             else:
                 tenant.ack(*messages)
         except LeaseLost as exc:
@@ -184,15 +190,15 @@ class TenantSource(ClaimingSource):
             self._queues.append(self._queues.pop(0))  # another queue has the first turn next time
             for queue in self._queues:
                 messages = tenant.claim(queue, share - claimed, lease=self._lease, worker=self._worker)
-                self._put(messages)
+                self._keep(tenant, messages)
                 claimed += len(messages)
                 if claimed >= share:
                     self._queue_up(tenant_id)  # there may be more
                     return claimed
-            due = tenant.next_due()
+            due = tenant.next_due(*self._queues)
             if due == 0:
                 tenant.reap()  # in a queue that no handler claims from
-                due = tenant.next_due()
+                due = tenant.next_due(*self._queues)
             if due is not None:
                 self._put_on_schedule(tenant_id, due)
         except Exception:

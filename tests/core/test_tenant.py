@@ -493,7 +493,7 @@ def test_a_closed_tenant_is_one_file_that_any_sqlite_reads(
         ]
         assert copy.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert copy.execute("PRAGMA application_id").fetchone() == (0x746E7471,)
-        assert copy.execute("PRAGMA user_version").fetchone() == (1,)
+        assert copy.execute("PRAGMA user_version").fetchone() == (2,)
 
 
 def test_a_file_is_for_its_owner_alone(acme: tenantq.Tenant) -> None:
