@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tenantq._fair_buffer import STUCK, FairBuffer
+from tenantq._patience import impatient
 from tenantq._sources import IDLE_WAIT, ClaimingSource
-from tenantq.errors import LeaseLost
+from tenantq.errors import LeaseLost, TenantBusy
 from tenantq.message import Message
 from tenantq.router import Layer
 from tenantq.store import Store
@@ -23,6 +24,12 @@ logger = logging.getLogger("tenantq.worker")
 
 TENANT_PAUSE = 5.0
 """Seconds until a tenant whose file failed is tried again."""
+
+PATIENCE = 0.02
+"""Seconds that a tenant's file is waited for at once: the others are not to wait for a transaction that hangs."""
+
+BUSY_PAUSE = 0.2
+"""Seconds until a tenant whose file somebody else kept for longer is tried again."""
 
 ACK_ALONE = 4
 """One exchange in so many claims nothing, where there are several queues: their turn comes with a claim."""
@@ -58,6 +65,8 @@ class TenantSource(ClaimingSource):
         self._reserve = 2 * threads
         self._finished: list[Message[Any]] = []
         self._acking: list[Message[Any]] = []
+        self._late: dict[str, list[Message[Any]]] = {}
+        """Acks that a thread of their own writes, since their tenant's file kept this one waiting."""
         self._stragglers: list[threading.Thread] = []
         self._queues = list(queues)
         self._exchanges = 0
@@ -103,7 +112,8 @@ class TenantSource(ClaimingSource):
 
     def buffered(self) -> list[Message[Any]]:
         """Return what is claimed and not taken yet, and what waits for its ack."""
-        return [*self._fair.messages(), *self._finished, *self._acking]
+        late = [message for messages in list(self._late.values()) for message in messages]
+        return [*self._fair.messages(), *self._finished, *self._acking, *late]
 
     def drop(self, message: Message[Any]) -> bool:
         """Forget a message that is another claim's by now; False if a thread took it meanwhile."""
@@ -133,7 +143,12 @@ class TenantSource(ClaimingSource):
         for message in self._acking:
             groups.setdefault((message.tenant or "", message.queue), []).append(message)
         for (tenant_id, queue), messages in groups.items():
-            self._exchange(tenant_id, queue, messages)
+            with self._changed:
+                is_late = tenant_id in self._late
+                if is_late:
+                    self._late[tenant_id] += messages
+            if not is_late:
+                self._exchange(tenant_id, queue, messages)
         self._acking = []
 
     def _exchange(self, tenant_id: str, queue: str, messages: list[Message[Any]]) -> None:
@@ -145,16 +160,21 @@ class TenantSource(ClaimingSource):
         lost: LeaseLost | None = None
         try:
             tenant = self._store.tenant(tenant_id)
-            if share:
-                self._keep(tenant, tenant.exchange(messages, queue, share, lease=self._lease, worker=self._worker))
-            else:
-                tenant.ack(*messages)
+            with impatient(PATIENCE):
+                if share:
+                    claimed = tenant.exchange(messages, queue, share, lease=self._lease, worker=self._worker)
+                    self._keep(tenant, claimed)
+                else:
+                    tenant.ack(*messages)
         except LeaseLost as exc:
             lost = exc
-        except Exception:
-            logger.warning("acks could not be written yet", exc_info=True, extra={"tenant": tenant_id})
-            # Elsewhere, since each is tried for some seconds: no other tenant is to wait for this one's file.
-            straggler = threading.Thread(target=self._ack_each, args=(messages,), name="tenantq-acks", daemon=True)
+        except Exception as exc:
+            if not isinstance(exc, TenantBusy):
+                logger.warning("acks could not be written yet", exc_info=True, extra={"tenant": tenant_id})
+            self._late[tenant_id] = messages
+            straggler = threading.Thread(
+                target=self._ack_late, args=(tenant_id,), name="tenantq-acks", daemon=True
+            )
             straggler.start()
             self._stragglers = [*(one for one in self._stragglers if one.is_alive()), straggler]
             return
@@ -163,10 +183,27 @@ class TenantSource(ClaimingSource):
         self._free(len(messages))
         self._queue_up(tenant_id)  # there may be more, in this queue or another
 
-    def _ack_each(self, messages: list[Message[Any]]) -> None:
-        for message in messages:
-            self._tell(message, None)
-            self.done()
+    def _ack_late(self, tenant_id: str) -> None:
+        """Ack what has been waiting and what comes meanwhile, with all the patience that a file may need."""
+        while True:
+            with self._changed:
+                messages = list(self._late[tenant_id])
+                if not messages:
+                    del self._late[tenant_id]
+                    break
+            try:
+                self._store.tenant(tenant_id).ack(*messages)
+            except LeaseLost:
+                pass  # told of each below
+            except Exception:  # each is tried for some seconds, and told of
+                logger.warning("acks could not be written yet", exc_info=True, extra={"tenant": tenant_id})
+            for message in messages:
+                self._tell(message, None)
+            with self._changed:
+                del self._late[tenant_id][: len(messages)]
+            self._free(len(messages))
+        self._queue_up(tenant_id)
+        self._watch.wake()
 
     def _claim(self, room: int) -> int:  # noqa: ARG002 - acks make more of it
         """Ack what is finished, hear the news, and claim from the tenant whose turn it is.
@@ -181,7 +218,10 @@ class TenantSource(ClaimingSource):
         self._queue_up_due()
         self._give_back_stuck()
         turn = None if self._is_stopped else self._fair.next_to_claim(self._room, self._reserve)
-        return 0 if turn is None else self._claim_of(*turn)
+        if turn is None or turn[0] in self._late:  # the thread that acks them says when there may be more
+            return 0
+        with impatient(PATIENCE):
+            return self._claim_of(*turn)
 
     def _claim_of(self, tenant_id: str, share: int) -> int:
         claimed = 0
@@ -201,6 +241,8 @@ class TenantSource(ClaimingSource):
                 due = tenant.next_due(*self._queues)
             if due is not None:
                 self._put_on_schedule(tenant_id, due)
+        except TenantBusy:
+            self._put_on_schedule(tenant_id, BUSY_PAUSE)
         except Exception:
             logger.warning("a tenant could not be served", exc_info=True, extra={"tenant": tenant_id})
             self._put_on_schedule(tenant_id, TENANT_PAUSE)
@@ -217,9 +259,13 @@ class TenantSource(ClaimingSource):
             stuck.setdefault(message.tenant or "", []).append(message)
         for tenant_id, messages in stuck.items():
             try:
-                self._store.tenant(tenant_id).release(*messages)
+                with impatient(PATIENCE):
+                    self._store.tenant(tenant_id).release(*messages)
             except LeaseLost:
                 pass  # another has them already
+            except TenantBusy:
+                self._fair.put(tenant_id, messages)  # they stay for now
+                continue
             except Exception:
                 logger.warning(
                     "messages could not be given back; their leases run out",

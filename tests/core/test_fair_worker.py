@@ -201,3 +201,41 @@ def test_what_a_hanging_process_claimed_ahead_goes_to_another_one(live: tenantq.
                 message.ack()
         release.set()
     assert sorted(handled + others) == list(range(60))
+
+
+def test_a_file_that_somebody_keeps_locked_keeps_no_other_tenant_waiting(live: tenantq.Store) -> None:
+    slow = live.tenant("slow")
+    slow.enqueue_many("mail", range(20))
+    began, release = threading.Event(), threading.Event()
+    served: list[str] = []
+    worker = tenantq.Worker(live, concurrency=3, max_concurrency=1)
+
+    @worker.on("mail")
+    def handle(message: tenantq.Message[int]) -> None:
+        if message.tenant == "slow" and not began.is_set():
+            began.set()
+            assert release.wait(PATIENCE)
+        served.append(message.tenant or "")
+
+    with worker:
+        assert began.wait(PATIENCE)
+        with Child(
+            """
+            with tenantq.open(sys.argv[1]).tenant("slow").transaction():
+                say("locked")
+                hear()
+            """,
+            live.root,
+        ) as child:
+            assert child.heard() == "locked"
+            release.set()
+            wait_for(lambda: "slow" in served)
+            since = time.monotonic()
+            for number in range(10):
+                live.tenant(f"small-{number}").enqueue("mail", 1)
+            wait_for(lambda: len([one for one in served if one != "slow"]) == 10)
+            assert time.monotonic() - since < live.config.busy_timeout / 2
+            child.say("end")
+            wait_for(lambda: worker.counts.get("handled", 0) == 30)
+    stats = slow.stats()
+    assert (stats.ready, stats.claimed) == (0, 0)
