@@ -111,6 +111,7 @@ class FairBuffer:
         """The tag of what is being served: where a tenant begins that had nothing to do."""
         self._claims: list[Entry] = []
         self._takes: list[Entry] = []
+        self._ended: deque[tuple[Message[Any], float]] = deque()
         self._order = 0
         self._taken_at = monotonic()
         self._buffered = 0
@@ -136,6 +137,7 @@ class FairBuffer:
         beyond it, as long as there is reserve. It waits no more: whoever finds that there may be more says so.
         """
         with self._lock:
+            self._charge_ended()
             while self._claims and not self._is_stuck():
                 tag, _order, account = self._claims[0]
                 if account.is_waiting and account.tag > tag:
@@ -158,6 +160,7 @@ class FairBuffer:
     def wanted(self, tenant_id: str, room: int) -> int:
         """Return how many messages more a tenant should have in hand, of as many as there is room for."""
         with self._lock:
+            self._charge_ended()
             account = self._accounts.get(tenant_id)
             return 0 if account is None else max(0, self._count(account, room))
 
@@ -185,12 +188,14 @@ class FairBuffer:
     def is_behind(self, room: int, reserve: int) -> bool:
         """Tell whether there is a tenant to claim from now."""
         with self._lock:
+            self._charge_ended()
             return bool(self._claims) and room > -reserve and not self._is_stuck()
 
     def remove_stuck(self) -> list[Message[Any]]:
         """Take out the messages of tenants of which none was taken for long: another process may have threads."""
         stuck: list[Message[Any]] = []
         with self._lock:
+            self._charge_ended()
             if not self._buffered:
                 return stuck
             long_ago = self._monotonic() - STUCK
@@ -208,6 +213,8 @@ class FairBuffer:
         """Return the next message of the tenant whose turn it is."""
         takes = self._takes
         with self._lock:
+            if self._ended:
+                self._charge_ended()
             while takes:
                 tag, _order, account = takes[0]
                 if not account.messages or len(account.running) >= self._cap:
@@ -230,28 +237,11 @@ class FairBuffer:
             return None
 
     def ended(self, message: Message[Any]) -> None:
-        """Charge the tenant of a message for the time that its handler took; a second call changes nothing."""
-        account = self._accounts.get(message.tenant or "")
-        if account is None or id(message) not in account.running:
-            return
-        with self._lock:
-            taken_at, charged = account.running.pop(id(message))
-            now = account.moved_at = self._monotonic()
-            seconds = now - taken_at
-            self._running -= 1
-            account.learn(seconds)
-            account.tag += (seconds if seconds > LEAST_COST else LEAST_COST) / account.weight - charged
-            # No more debt than its usual messages make: one that took a minute, once, does not keep the tenant
-            # waiting for a minute of everybody's time.
-            most = self._served + account.cost * (1 + len(account.running))
-            account.tag = min(account.tag, most)
-            if account.messages:
-                if not account.in_takes:
-                    self._offer(account)
-            elif not account.running:
-                self._rest(account)
-            if account.is_waiting and not account.in_claims:
-                self._want(account)
+        """Say that a message's handler has ended now; a second call changes nothing.
+
+        Its tenant is charged by whoever has the lock next: a handler's thread takes it once a message, not twice.
+        """
+        self._ended.append((message, self._monotonic()))
 
     def drop(self, message: Message[Any]) -> bool:
         """Forget a message; False if a thread has taken it."""
@@ -280,6 +270,33 @@ class FairBuffer:
             return self._all()
 
     # Inside of the lock
+
+    def _charge_ended(self) -> None:
+        """Charge the tenants of what has ended for the time that it took."""
+        ended = self._ended
+        while ended:
+            message, now = ended.popleft()
+            account = self._accounts.get(message.tenant or "")
+            taken = None if account is None else account.running.pop(id(message), None)
+            if account is None or taken is None:
+                continue
+            self._running -= 1
+            account.moved_at = now
+            taken_at, charged = taken
+            seconds = now - taken_at
+            account.learn(seconds)
+            account.tag += (seconds if seconds > LEAST_COST else LEAST_COST) / account.weight - charged
+            # No more debt than its usual messages make: one that took a minute, once, does not keep the tenant
+            # waiting for a minute of everybody's time.
+            most = self._served + account.cost * (1 + len(account.running))
+            account.tag = min(account.tag, most)
+            if account.messages:
+                if not account.in_takes:
+                    self._offer(account)
+            elif not account.running:
+                self._rest(account)
+            if account.is_waiting and not account.in_claims:
+                self._want(account)
 
     def _all(self) -> list[Message[Any]]:
         return [message for account in self._accounts.values() for message in account.messages]

@@ -64,6 +64,7 @@ class TenantSource(ClaimingSource):
         self._fair = FairBuffer(threads=threads, most=max_concurrency, monotonic=time.monotonic)
         self._reserve = 2 * threads
         self._finished: list[Message[Any]] = []
+        self._last = threading.local()
         self._acking: list[Message[Any]] = []
         self._late: dict[str, list[Message[Any]]] = {}
         """Acks that a thread of their own writes, since their tenant's file kept this one waiting."""
@@ -81,19 +82,21 @@ class TenantSource(ClaimingSource):
 
     def finish(self, message: Message[Any]) -> bool:
         """Ack a message with the next claim; its lease is kept until then."""
+        self._fair.ended(message)  # first: whoever acks it may claim the next one for its thread
+        self._last.finished = message
         with self._changed:
             if self._is_stopped:
                 return False
             is_first = not self._finished
             self._finished.append(message)
-        self._fair.ended(message)
         if is_first:  # else the thread has been woken for the one before, and looks at this one too
             self._watch.wake()
         return True
 
     def worked(self, seconds: float, message: Message[Any]) -> None:
         """Charge the message's tenant, and learn how far to claim ahead."""
-        self._fair.ended(message)
+        if getattr(self._last, "finished", None) is not message:
+            self._fair.ended(message)
         super().worked(seconds, message)
 
     def done(self) -> None:

@@ -150,8 +150,9 @@ def handle(message):
     time.sleep(0.002)
     say(message.tenant, message.id)
 
+say("ready")
+hear()
 with worker:
-    say("ready")
     hear()
 """
 
@@ -165,6 +166,8 @@ def test_several_processes_share_the_tenants_and_handle_nothing_twice(live: tena
     try:
         for child in children:
             assert child.heard() == "ready"
+        for child in children:
+            child.say("go")
         wait_for(lambda: noisy.stats().ready == 0 and noisy.stats().claimed == 0)
         wait_for(lambda: all(live.tenant(f"small-{n}").stats().ready == 0 for n in range(30)))
         for child in children:
