@@ -181,9 +181,9 @@ def test_ten_thousand_tenants_are_each_served_once_before_one_is_served_twice() 
         tenant, _count = turn
         message: Any = Claimed(tenant)
         buffer.put(tenant, [message])
-        taken = buffer.take()
+        taken: Any = buffer.take()
         assert taken is message
-        buffer.ended(message)
+        buffer.ended(taken)
         served.append(tenant)
     assert len(set(served)) == len(served) == 10_000
     assert len(buffer._accounts) <= MOST_IDLE + 1

@@ -320,7 +320,7 @@ def make_others(path: Path) -> None:
 
 def make_newer(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 9")
 
 
 def overwrite(path: Path, offset: int, content: bytes) -> None:
