@@ -155,11 +155,11 @@ class Limits:
         if not isinstance(max_claimed, Unchanged):
             limit.max_claimed = max_claimed
         if not isinstance(rate, Unchanged):
-            tokens = limit.tokens(boottime)
+            spent = 0 if limit.rate is None else limit.rate - (limit.tokens(boottime) or 0)
             limit.rate, limit.per = rate or (None, None)
             limit.full_at = 0
-            if tokens is not None and limit.rate is not None and tokens < limit.rate:
-                limit.spend(limit.rate - tokens, boottime)  # a new rate is no second bucket
+            if limit.rate is not None:
+                limit.spend(min(spent, limit.rate), boottime)  # what was given out counts: it is no second bucket
         if not isinstance(weight, Unchanged):
             limit.weight = weight
         if limit.is_none:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import tenantq
+from tenantq._tenant_source import TenantSource
 from tenantq.errors import InvalidArgument
 from tests.children import Child
 
@@ -242,3 +243,24 @@ def test_a_file_that_somebody_keeps_locked_keeps_no_other_tenant_waiting(live: t
             wait_for(lambda: worker.counts.get("handled", 0) == 30)
     stats = slow.stats()
     assert (stats.ready, stats.claimed) == (0, 0)
+
+
+def test_a_tenants_weight_comes_with_what_is_claimed_of_it(live: tenantq.Store) -> None:
+    acme = live.tenant("acme")
+    acme.limit(weight=3)
+    acme.enqueue("mail", 1)
+    is_claimed = threading.Event()
+    source = TenantSource(
+        live,
+        ["mail"],
+        threads=2,
+        lease=60,
+        worker="w",
+        ring=is_claimed.set,
+        tell=lambda _message, _lost: None,
+    )
+    source.start()
+    assert is_claimed.wait(PATIENCE)
+    wait_for(lambda: source._fair._accounts["acme"].weight == 3.0)
+    (left,) = source.stop()
+    left.release()

@@ -216,10 +216,14 @@ def test_a_new_rate_is_no_second_bucket(acme: tenantq.Tenant, clock: ManualClock
     acme.limit("mail", rate=4, per=1)
     acme.enqueue_many("mail", range(20))
     acme.claim("mail", 3)
+    acme.limit("mail", rate=5, per=1)
+    assert len(acme.claim("mail", 20)) == 2
     acme.limit("mail", rate=2, per=1)
+    assert acme.claim("mail", 20) == []
+    clock.advance(0.5)
     assert len(acme.claim("mail", 20)) == 1
     acme.limit("mail", rate=None)
-    assert len(acme.claim("mail", 20)) == 16
+    assert len(acme.claim("mail", 20)) == 14
 
 
 class AnotherBoot(ManualClock):
@@ -267,6 +271,43 @@ def test_a_worker_keeps_a_rate_and_is_awake_with_each_token(live: tenantq.Store)
     with worker:
         assert is_over.wait(PATIENCE)
     assert moments[-1] - moments[0] >= 0.02 * 8
+
+
+def test_a_rate_holds_nothing_back_in_a_paused_or_an_empty_queue_nor_in_one_at_its_cap(
+    acme: tenantq.Tenant, clock: ManualClock
+) -> None:
+    acme.limit("mail", rate=1, per=10)
+    acme.enqueue_many("mail", range(3))
+    acme.claim("mail", lease=1000)
+    assert acme.next_due() == acme.next_due("mail") == pytest.approx(10)
+    assert acme.next_due("other") == pytest.approx(1000)
+    acme.pause("mail")
+    assert acme.next_due("mail") == pytest.approx(1000)
+    acme.resume("mail")
+    acme.limit("mail", max_claimed=1)
+    clock.advance(10)
+    assert acme.next_due("mail") == pytest.approx(990), "the token is there, and no place"
+    acme.purge("mail")
+    assert acme.next_due("mail") is None
+
+
+@pytest.mark.usefixtures("no_look")
+@pytest.mark.parametrize("raised", [{"max_claimed": 2}, {"rate": None}, {"rate": 1000}])
+def test_a_raised_limit_wakes_a_claim_that_waits(acme: tenantq.Tenant, raised: dict[str, Any]) -> None:
+    if "max_claimed" in raised:
+        acme.limit("mail", max_claimed=1)
+    else:
+        acme.limit("mail", rate=1, per=1_000_000)
+    acme.enqueue_many("mail", range(2))
+    acme.claim("mail", lease=1_000_000)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(acme.claim, "mail", wait=PATIENCE)
+        while not acme.store._listeners._waiting:
+            threading.Event().wait(0.001)
+        began = time.monotonic()
+        acme.limit("mail", **raised)
+        assert len(waiting.result()) == 1
+        assert time.monotonic() - began < PATIENCE / 2, "it was told"
 
 
 def test_no_time_is_owed_where_the_clock_was_set_back() -> None:
