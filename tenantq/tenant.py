@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tenantq import _schema
+from tenantq._backup import backup_file
 from tenantq._file import STEP, TenantFile
 from tenantq._leases import TenantLeases
 from tenantq._limits import UNCHANGED, Limit, Unchanged, check_weight
@@ -18,7 +19,6 @@ from tenantq._load import LoadStats
 from tenantq._operations import check_options, emit_operation, enqueue_operation
 from tenantq._producers import TenantProducers
 from tenantq.arguments import DEFAULT_MAX_ATTEMPTS, check_lease, check_limit, check_seconds
-from tenantq.backup import backup_file
 from tenantq.clock import NANOSECONDS, nanoseconds
 from tenantq.errors import InvalidArgument, TenantFileError, UnknownTenant
 from tenantq.inbox import Inbox
