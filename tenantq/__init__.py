@@ -25,8 +25,10 @@ tenant's file), or neither (memory). One Worker handles all three.
     ada@example.org
 """
 
+from tenantq._deleting import Deletion, RemovedFile
 from tenantq._failing import FailingTenant
 from tenantq._sqlite import Durability
+from tenantq._tombstones import Tombstone
 from tenantq._verification import VerifyReport, verify
 from tenantq._version import __version__
 from tenantq.backoff import Backoff
@@ -35,6 +37,7 @@ from tenantq.errors import (
     CronMissing,
     DeclarationError,
     DiskFull,
+    EventsWaiting,
     FileReplaced,
     ForeignHandle,
     InvalidArgument,
@@ -52,9 +55,12 @@ from tenantq.errors import (
     StoreClosed,
     StoreNotFound,
     TenantBusy,
+    TenantDeleted,
     TenantExists,
     TenantFileError,
+    TenantGone,
     TenantInUse,
+    TenantMoved,
     TenantqError,
     TransactionError,
     UndecodablePayload,
@@ -82,9 +88,11 @@ __all__ = [
     "CronMissing",
     "DeadLetter",
     "DeclarationError",
+    "Deletion",
     "DiskFull",
     "Durability",
     "Event",
+    "EventsWaiting",
     "FailingTenant",
     "FileReplaced",
     "ForeignHandle",
@@ -110,6 +118,7 @@ __all__ = [
     "PeriodicMessages",
     "QueueFull",
     "QueueStats",
+    "RemovedFile",
     "Snooze",
     "StatementFailed",
     "Store",
@@ -118,11 +127,15 @@ __all__ = [
     "StoreNotFound",
     "Tenant",
     "TenantBusy",
+    "TenantDeleted",
     "TenantExists",
     "TenantFileError",
+    "TenantGone",
     "TenantInUse",
+    "TenantMoved",
     "TenantStats",
     "TenantqError",
+    "Tombstone",
     "Transaction",
     "TransactionError",
     "UndecodablePayload",

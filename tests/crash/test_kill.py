@@ -193,9 +193,9 @@ def test_a_restore_that_is_killed_leaves_the_old_file_or_the_new_one(tmp_path: P
 
 
 DELETER = """
-from tenantq import _schema
+from tenantq import _deleting
 
-_schema.remove_sidecars = lambda *_: stop_here("at the point")
+_deleting.reached = lambda step: stop_here("at the point") if step == "file removed" else None
 store = tenantq.open(sys.argv[1])
 store.delete("acme")
 """
@@ -212,5 +212,5 @@ def test_a_delete_that_is_killed_leaves_nothing_of_the_old_tenant(tmp_path: Path
         child.kill()
     with tenantq.open(tmp_path) as store:
         assert list(store.tenants()) == []
-        store.tenant("acme").enqueue("mail", "new")
+        store.create("acme").enqueue("mail", "new")
         assert [message.payload for message in store.tenant("acme").peek("mail")] == ["new"]
