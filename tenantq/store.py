@@ -233,8 +233,9 @@ class Store:
 
         events: what becomes of events that Postgres has not got. "refuse": raise EventsWaiting. "forward": wait up
         to `wait` seconds until a forwarder has taken them, and call `forward`, such as a Forwarder's `run_once`,
-        for it to be done here. "drop": they are lost. backups: directories of `tenantq backup --all`, whose copies of the
-        tenant go too. replica: removes what a replication has of it, and returns the names. Raises TenantBusy.
+        for it to be done here. "drop": they are lost. backups: directories of `tenantq backup --all`, whose copies
+        of the tenant go too. replica: removes what a replication has of it, and returns the names. Raises
+        TenantBusy.
         """
         path = _schema.path_of(self.root, naming.check_tenant_id(tenant_id))
         self._check_open()
@@ -291,7 +292,7 @@ class Store:
     def import_(self, source: str | os.PathLike[str]) -> Tenant:
         """Take a tenant that another store exported; durable on return. Return it.
 
-        The export is taken once, and says so from then on: it may be removed. Raises TenantExists, TenantMoved where
+        The export is taken once, and says so from then on: it may be removed. Raises TenantExists, TenantMoved if
         it was imported before, TenantFileError for what is no export.
         """
         self._check_open()

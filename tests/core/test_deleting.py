@@ -146,7 +146,7 @@ def test_bad_input_leaves_the_tenant_as_it_was(store: tenantq.Store, acme: tenan
         {"wait": -1},
     ):
         with pytest.raises(InvalidArgument):
-            store.delete("acme", **options)  # type: ignore[arg-type]
+            store.delete("acme", **options)
     assert acme.stats().ready == 1
 
 

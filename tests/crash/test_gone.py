@@ -1,4 +1,4 @@
-"""A deletion, an export or an import that is killed at a point: one owner or none, and the same call finishes it."""
+"""A deletion, an export or an import that is killed at a point: one owner or none; the same call finishes it."""
 
 from __future__ import annotations
 
