@@ -54,9 +54,9 @@ def delete(
     """Delete a tenant and all that is in its file, and say what that was.
 
     Its messages, dead letters and events, and what the application keeps there. A tombstone stays: no process
-    makes the tenant again by a late call, but `tenantq create` does. One that was killed is finished when it is given
-    again. With --events forward and a Postgres its events are forwarded here; without one a running forwarder
-    is waited for.
+    makes the tenant again by a late call, but `tenantq create` does. One that was killed is finished when it is
+    given again. With --events forward and a Postgres its events are forwarded here; without one a running
+    forwarder is waited for.
 
     \b
     Examples:

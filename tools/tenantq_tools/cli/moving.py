@@ -26,8 +26,8 @@ def export(
     """Move a tenant out of the store into FILE, for `tenantq import` of another store.
 
     From then on this store refuses the tenant. All of it goes along: messages, events and how far they are
-    forwarded, ids, the application's tables; what is claimed is given back at the import. If it is interrupted, give
-    it again, or undo it.
+    forwarded, ids, the application's tables; what is claimed is given back at the import. If it is interrupted,
+    give it again, or undo it.
 
     \b
     Examples:

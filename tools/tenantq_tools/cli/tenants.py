@@ -80,7 +80,8 @@ def path(*, tenant: str, store_path: str, as_json: bool) -> None:
 def create(*, tenant: str, store_path: str, as_json: bool) -> None:
     """Make a tenant that is not there, one that was deleted or moved away too.
 
-    The first message makes a tenant that never was; one that was deleted comes again by this alone, and begins anew.
+    The first message makes a tenant that never was; one that was deleted comes again by this alone, and begins
+    anew.
 
     \b
     Example:
