@@ -1,0 +1,116 @@
+"""What is done with one tenant: register it, confirm its position, let it go. Each call waits for Litestream."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tenantq import Store
+from tenantq.errors import NewerFile, OlderFile, UnknownTenant
+from tenantq_tools.litestream.binary import Binary
+from tenantq_tools.litestream.control import Control, shard_lock
+from tenantq_tools.litestream.errors import NotRegistered, ReplicaError
+from tenantq_tools.litestream.ledger import has_wal, position_of
+from tenantq_tools.litestream.replica import look_for
+from tenantq_tools.litestream.settings import Settings
+
+__all__ = ["Moved", "Mover"]
+
+LOCKED_TIMEOUT = 2
+"""Seconds that a tenant's writers may wait while its last changes are sent."""
+
+
+class Moved(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a tenant's file is in the replica."""
+
+    position: str
+    txid: int
+    has_news: bool
+    """Whether something was sent."""
+
+
+class _Undo(Exception):
+    """Ends a transaction in which nothing was written."""
+
+
+class Mover:
+    """Acts on the tenants of a store, through one Litestream. Threads may share it."""
+
+    def __init__(self, store: Store, control: Control, settings: Settings, binary: Binary) -> None:
+        self._store = store
+        self._control = control
+        self._settings = settings
+        self._binary = binary
+
+    def admit(self, tenant_id: str) -> Moved:
+        """Register a tenant and send all that it has. Raises UnknownTenant, ReplicaError, LitestreamSilent."""
+        path = self._path_of(tenant_id)
+        with shard_lock(path):  # or a restore would replace it between its word to Litestream and the swap
+            if not path.exists():
+                raise UnknownTenant(f"the store has no tenant {tenant_id!r}", tenant=tenant_id)
+            self._control.register(path, self._settings.url_of(path))
+        return self.confirm(tenant_id)
+
+    def confirm(self, tenant_id: str) -> Moved:
+        """Send what a registered tenant has, and return its position. Raises NotRegistered, ReplicaError."""
+        path = self._path_of(tenant_id)
+        position = position_of(path)
+        synced = self._control.sync(path, tenant=tenant_id)
+        has_news = synced.has_news
+        if position_of(path) != position:  # Litestream writes too: it marks what it has sent
+            position = position_of(path)
+            synced = self._control.sync(path, tenant=tenant_id)
+            has_news |= synced.has_news
+        return Moved(position=position, txid=synced.txid, has_news=has_news)
+
+    def release(self, tenant_id: str) -> Moved:
+        """Send what a tenant has, let Litestream close it, and see whether it can be restored from the replica.
+
+        Raises ReplicaError, ReplicaGap (the tenant is let go then too), NotRegistered.
+        """
+        path = self._path_of(tenant_id)
+        try:
+            sent = self._send_last(tenant_id, path)
+        except (ReplicaError, NotRegistered):
+            self._control.unregister(path)
+            raise
+        self.look(tenant_id, sent.txid)
+        return sent
+
+    def look(self, tenant_id: str, txid: int) -> None:
+        """Check in the replica itself that a tenant can be restored up to a transaction. Raises ReplicaGap."""
+        look_for(self._binary, self._settings.url_of(self._path_of(tenant_id)), tenant_id, txid)
+
+    def _send_last(self, tenant_id: str, path: Path) -> Moved:
+        synced = self._control.sync(path, tenant=tenant_id)  # what takes long comes before the lock
+        try:
+            transaction = self._store.tenant(tenant_id, create=False).transaction()
+            with transaction:
+                # Nobody writes between the last sync and the look at the position.
+                synced = self._control.sync(path, timeout=LOCKED_TIMEOUT, tenant=tenant_id)
+                self._control.unregister(path)
+                position = position_of(path)
+                raise _Undo
+        except _Undo:
+            return Moved(position=self._tidy(tenant_id, path, position), txid=synced.txid, has_news=synced.has_news)
+        except (OlderFile, NewerFile):  # not ours to open: those who write to it may come in between
+            position = position_of(path)
+            synced = self._control.sync(path, tenant=tenant_id)
+            self._control.unregister(path)
+            return Moved(position=position, txid=synced.txid, has_news=synced.has_news)
+
+    def _tidy(self, tenant_id: str, path: Path, position: str) -> str:
+        """Close the file that Litestream leaves with its -wal beside it, and return the position that it has then.
+
+        A -wal that is left behind would be replayed onto whatever file is copied there later. The position is the
+        same content's only if nobody has written meanwhile, and nobody else has the file open.
+        """
+        is_same = position_of(path) == position
+        with self._store.exclusive(tenant_id, is_replaced=False):
+            closed = position_of(path)
+        return closed if is_same and not has_wal(closed) else position
+
+    def _path_of(self, tenant_id: str) -> Path:
+        return self._store.tenant(tenant_id).path
+
