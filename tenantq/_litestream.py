@@ -15,7 +15,16 @@ import msgspec
 
 from tenantq.errors import TenantInUse, TenantqError
 
-__all__ = ["DIRECTORY", "LitestreamGone", "LitestreamSilent", "Running", "ask", "listed", "meta_directory", "release"]
+__all__ = [
+    "DIRECTORY",
+    "LitestreamGone",
+    "LitestreamSilent",
+    "Running",
+    "ask",
+    "listed",
+    "meta_directory",
+    "release",
+]
 
 DIRECTORY = ".litestream"
 """In a store: what belongs to its replication."""

@@ -52,7 +52,9 @@ class Binary:
             )
         number = re.match(r"v?(\d+)\.(\d+)", self.version)
         if number is not None and (int(number[1]), int(number[2])) < MINIMUM:
-            raise LitestreamTooOld(f"{self.path} is Litestream {self.version}, older than 0.5", path=str(self.path))
+            raise LitestreamTooOld(
+                f"{self.path} is Litestream {self.version}, older than 0.5", path=str(self.path)
+            )
 
     def run(self, *arguments: str, timeout: float) -> subprocess.CompletedProcess[str]:
         """Run it to its end. Raises LitestreamFailed when it takes longer, or cannot be run."""

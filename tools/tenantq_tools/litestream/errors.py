@@ -39,7 +39,9 @@ class LitestreamFailed(TenantqError):
 class NotConfigured(InvalidArgument):
     """The store has no replica."""
 
-    default_hint = "give --replica URL (or set TENANTQ_REPLICA), or keep one with `tenantq litestream config --replica URL`"
+    default_hint = (
+        "give --replica URL (or set TENANTQ_REPLICA), or keep one with `tenantq litestream config --replica URL`"
+    )
 
 
 class InvalidReplica(InvalidArgument):
@@ -80,7 +82,14 @@ class NoBackup(TenantqError, LookupError):
 
 _CAUSES = (
     (
-        ("get credentials", "credentials", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "Forbidden"),
+        (
+            "get credentials",
+            "credentials",
+            "AccessDenied",
+            "InvalidAccessKeyId",
+            "SignatureDoesNotMatch",
+            "Forbidden",
+        ),
         "give credentials in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
         "with the right to list, read and write there",
     ),

@@ -15,7 +15,7 @@ from tenantq_tools.litestream.ledger import has_wal, position_of
 from tenantq_tools.litestream.replica import look_for
 from tenantq_tools.litestream.settings import Settings
 
-__all__ = ["Moved", "Mover"]
+__all__ = ["Moved", "Mover", "tidy"]
 
 LOCKED_TIMEOUT = 2
 """Seconds that a tenant's writers may wait while its last changes are sent."""
@@ -93,24 +93,26 @@ class Mover:
                 position = position_of(path)
                 raise _Undo
         except _Undo:
-            return Moved(position=self._tidy(tenant_id, path, position), txid=synced.txid, has_news=synced.has_news)
+            return Moved(
+                position=tidy(self._store, tenant_id, path, position), txid=synced.txid, has_news=synced.has_news
+            )
         except (OlderFile, NewerFile):  # not ours to open: those who write to it may come in between
             position = position_of(path)
             synced = self._control.sync(path, tenant=tenant_id)
             self._control.unregister(path)
             return Moved(position=position, txid=synced.txid, has_news=synced.has_news)
 
-    def _tidy(self, tenant_id: str, path: Path, position: str) -> str:
-        """Close the file that Litestream leaves with its -wal beside it, and return the position that it has then.
-
-        A -wal that is left behind would be replayed onto whatever file is copied there later. The position is the
-        same content's only if nobody has written meanwhile, and nobody else has the file open.
-        """
-        is_same = position_of(path) == position
-        with self._store.exclusive(tenant_id, is_replaced=False):
-            closed = position_of(path)
-        return closed if is_same and not has_wal(closed) else position
-
     def _path_of(self, tenant_id: str) -> Path:
         return self._store.tenant(tenant_id).path
 
+
+def tidy(store: Store, tenant_id: str, path: Path, position: str) -> str:
+    """Close a file that Litestream leaves with its -wal beside it; return the position that it has then.
+
+    A -wal that is left behind would be replayed onto whatever file is copied there later. The position is that of
+    the same content only if nobody has written meanwhile, and nobody else has the file open.
+    """
+    is_same = position_of(path) == position
+    with store.exclusive(tenant_id, is_replaced=False):
+        closed = position_of(path)
+    return closed if is_same and not has_wal(closed) else position

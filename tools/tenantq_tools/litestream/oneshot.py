@@ -13,11 +13,12 @@ import msgspec
 
 from tenantq import Store
 from tenantq._litestream import LitestreamSilent, Running
-from tenantq.errors import UnknownTenant
+from tenantq.errors import NewerFile, OlderFile, UnknownTenant
 from tenantq_tools.litestream.binary import Binary
 from tenantq_tools.litestream.control import SYNC_TIMEOUT, Control, shard_lock
 from tenantq_tools.litestream.errors import SupervisorRuns, replica_error
-from tenantq_tools.litestream.ledger import Ledger, has_wal, position_of
+from tenantq_tools.litestream.ledger import Ledger, position_of
+from tenantq_tools.litestream.mover import tidy
 from tenantq_tools.litestream.process import end_orphan
 from tenantq_tools.litestream.replica import look_for, reach_of
 from tenantq_tools.litestream.settings import Settings, config_of_one, directory_of, write_text
@@ -97,24 +98,21 @@ def _send_alone(
     """Send a tenant by a Litestream of its own, which ends with it."""
     url = settings.url_of(path)
     with contextlib.closing(Ledger.read(directory_of(store.root))) as ledger:
+        entry = ledger.of(tenant_id)
+        if entry.position == position_of(path) and not snapshot and not entry.is_broken:
+            look_for(binary, url, tenant_id, entry.txid)
+            return Sent(tenant=tenant_id, replica=url, txid=entry.txid)
+        with contextlib.suppress(OlderFile, NewerFile):
+            store.tenant(tenant_id, create=False).stats()  # open here, it keeps its -wal from one run to the next
         for _ in range(ROUNDS):
             position = position_of(path)
             _run_once(settings, binary, tenant_id, path, snapshot=snapshot)
-            snapshot = False
             txid = reach_of(binary, url, tenant_id)
-            if position_of(path) == position:
-                ledger.confirm(tenant_id, position, txid)
+            snapshot = False
+            if position_of(path) == position:  # else Litestream has made its marks, or somebody has written
+                ledger.confirm(tenant_id, tidy(store, tenant_id, path, position), txid)
                 break
-            if has_wal(position_of(path)):
-                _close(store, tenant_id)
     return Sent(tenant=tenant_id, replica=url, txid=txid)
-
-
-def _close(store: Store, tenant_id: str) -> None:
-    """Leave one file, complete, unless another process has it open."""
-    store.tenant(tenant_id, create=False).stats()
-    with store.exclusive(tenant_id, is_replaced=False):
-        pass
 
 
 def _run_once(settings: Settings, binary: Binary, tenant_id: str, path: Path, *, snapshot: bool) -> None:

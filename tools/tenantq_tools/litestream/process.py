@@ -95,7 +95,7 @@ class LitestreamProcess:
     @property
     def pid(self) -> int | None:
         """Of the child, also of one that has ended."""
-        return self._child and self._child.pid
+        return None if self._child is None else self._child.pid
 
     def describe_end(self) -> str:
         """Say how it ended, and what it said last."""

@@ -56,9 +56,7 @@ def timestamp_of(text: str) -> str:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as exc:
-        raise InvalidArgument(
-            f"the time {text!r} is none: {exc}", hint="such as 2026-11-30T08:00:00Z"
-        ) from exc
+        raise InvalidArgument(f"the time {text!r} is none: {exc}", hint="such as 2026-11-30T08:00:00Z") from exc
     zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return zoned.astimezone(UTC).isoformat().replace("+00:00", "Z")
 

@@ -1,4 +1,4 @@
-"""What the replication of a store is told: where the replica is, how many tenants at once, how long they are kept."""
+"""What the replication of a store is told: where the replica is, how many tenants at once, what is kept."""
 
 from __future__ import annotations
 
@@ -81,7 +81,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 hint="move the store, or open it through another path",
                 path=str(root),
             )
-        _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # a program in Go raises its soft limit to the hard
+        _soft, hard = resource.getrlimit(
+            resource.RLIMIT_NOFILE
+        )  # a program in Go raises its soft limit to the hard
         needed = self.hot * DESCRIPTORS + SPARE_DESCRIPTORS
         if hard not in (resource.RLIM_INFINITY, -1) and needed > hard:
             raise BudgetTooSmall(
@@ -117,7 +119,9 @@ def check_replica(url: str) -> None:
         raise InvalidReplica(f"the replica {url!r} names no bucket or host")
     if not url.isascii() or "#" in url:
         raise InvalidReplica(f"the replica {url!r} has characters that Litestream does not find again")
-    if has_secret or any("secret" in name.lower() or "password" in name.lower() for name, _ in parse_qsl(parts.query)):
+    if has_secret or any(
+        "secret" in name.lower() or "password" in name.lower() for name, _ in parse_qsl(parts.query)
+    ):
         shown = urlunsplit((parts.scheme, parts.hostname or "", quote(parts.path), "", ""))
         raise InvalidReplica(
             f"the replica {shown} has a secret in its URL, where every listing shows it",
@@ -172,8 +176,8 @@ def write_text(path: Path, text: str) -> None:
     """Put a file in place at once, for this user alone."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        with open(os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
+        temporary.touch(mode=0o600)
+        temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
     except OSError as exc:
         raise TenantFileError(f"{path} cannot be written: {exc}", path=str(path)) from exc
