@@ -100,10 +100,9 @@ def ask(
         raise LitestreamGone(f"no Litestream listens on {socket_path}", path=socket_path) from exc
     except OSError as exc:
         raise LitestreamSilent(f"Litestream does not answer on {socket_path}: {exc}", path=socket_path) from exc
-    first, _, rest = answer.partition(b"\r\n")
-    content = rest.partition(b"\r\n\r\n")[2]
+    head_lines, _, content = answer.partition(b"\r\n\r\n")
     try:
-        status = int(first.split()[1])
+        status = int(head_lines.split()[1])
     except (IndexError, ValueError):
         raise LitestreamSilent(f"Litestream broke off its answer on {socket_path}", path=socket_path) from None
     try:
@@ -116,7 +115,9 @@ def listed(socket_path: str) -> set[str]:
     """Return the paths of the files that Litestream has open. Raises as `ask` does."""
     _status, document = ask(socket_path, "GET /list")
     databases = document.get("databases")
-    return {database["path"] for database in databases} if isinstance(databases, list) else set()
+    if not isinstance(databases, list):
+        raise LitestreamSilent(f"Litestream does not say what it has open: {document}", path=socket_path)
+    return {database["path"] for database in databases}
 
 
 def release(root: Path, path: Path, tenant_id: str) -> bool:

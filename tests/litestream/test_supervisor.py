@@ -71,8 +71,7 @@ def test_a_tenant_that_rests_is_let_go_whole_in_one_file_and_is_not_taken_again(
             assert sorted(file.name for file in path.parent.iterdir()) == [".acme.db-litestream", "acme.db"]
             txid = state_of(store, "acme").txid
         with Supervisor(its_own, quick, binary) as supervisor:  # which finds nothing to do
-            go_round(supervisor, lambda: (store.root / ".litestream" / "heartbeat").stat().st_mtime_ns > 0)
-            supervisor._watch.wait(0)
+            go_round(supervisor, lambda: supervisor.rounds > 3)
             assert supervisor.hot == supervisor.waiting == 0
     assert state_of(store, "acme").txid == txid
 
@@ -214,3 +213,23 @@ def test_a_supervisor_that_was_killed_leaves_a_litestream_that_the_next_one_ends
             until_replicated(supervisor, store, "acme")
             assert killed._process.has_ended
         killed._process.stop()
+
+
+def test_a_litestream_that_stands_still_is_killed_and_started_again(
+    supervisor: Supervisor, store: tenantq.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.tenant("acme").enqueue("jobs", 1)
+    supervisor.start()
+    until_replicated(supervisor, store, "acme")
+    monkeypatch.setattr("tenantq._litestream.MARGIN", 0.2)
+    monkeypatch.setattr("tenantq_tools.litestream.control.SYNC_TIMEOUT", 0)
+    pid = supervisor.litestream_pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    for name in ("acme", "globex", "initech"):
+        store.tenant(name).enqueue("jobs", name)
+    go_round(supervisor, lambda: supervisor.restarts == 1)
+    monkeypatch.undo()
+    until_replicated(supervisor, store, "acme", "globex", "initech")
+    copied = saved(store, supervisor._settings, supervisor._binary, "acme", tmp_path / "copy")
+    assert copied == [1, "acme"]

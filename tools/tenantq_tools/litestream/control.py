@@ -53,10 +53,11 @@ class Control:
         if status != _OK:
             raise LitestreamFailed(f"Litestream does not open {path}: {document.get('error')}", path=str(path))
 
-    def sync(self, path: Path, *, timeout: int = SYNC_TIMEOUT, tenant: str | None = None) -> Synced:
+    def sync(self, path: Path, *, timeout: int | None = None, tenant: str | None = None) -> Synced:
         """Wait until all that is committed is in the replica. Raises ReplicaError, NotRegistered."""
-        body: dict[str, object] = {"path": self.running.path_of(path), "wait": True, "timeout": timeout}
-        status, document = ask(self.running.socket, "POST /sync", body, timeout=timeout)
+        seconds = SYNC_TIMEOUT if timeout is None else timeout
+        body: dict[str, object] = {"path": self.running.path_of(path), "wait": True, "timeout": seconds}
+        status, document = ask(self.running.socket, "POST /sync", body, timeout=seconds)
         if status == _NOT_FOUND:
             raise NotRegistered(tenant=tenant, path=str(path))
         if status != _OK:

@@ -11,7 +11,7 @@ from tenantq.backoff import Backoff
 
 __all__ = ["CONFIRM_SECONDS", "HotSet", "Step", "Verb"]
 
-CONFIRM_SECONDS = 5.0
+CONFIRM_SECONDS = 2.0
 """Between two confirmations of a tenant that goes on changing; Litestream sends its changes each second."""
 
 PRESSURE = 8

@@ -15,7 +15,7 @@ from tenantq import Store
 from tenantq._litestream import LitestreamSilent, Running
 from tenantq.errors import NewerFile, OlderFile, UnknownTenant
 from tenantq_tools.litestream.binary import Binary
-from tenantq_tools.litestream.control import SYNC_TIMEOUT, Control, shard_lock
+from tenantq_tools.litestream.control import Control, shard_lock
 from tenantq_tools.litestream.errors import SupervisorRuns, replica_error
 from tenantq_tools.litestream.ledger import Ledger, position_of
 from tenantq_tools.litestream.mover import tidy
@@ -84,7 +84,7 @@ def _send_through(
     with _files_lock(path, tenant_id):
         control.register(path, url)
     try:
-        synced = control.sync(path, timeout=SYNC_TIMEOUT, tenant=tenant_id)
+        synced = control.sync(path, tenant=tenant_id)
         look_for(binary, url, tenant_id, synced.txid)
     finally:
         if not was_there:

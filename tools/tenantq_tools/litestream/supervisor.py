@@ -80,6 +80,8 @@ class Supervisor(Service):
         self._started_at = 0.0
         self._next_start = 0.0
         self._silences = 0
+        self.rounds = 0
+        """How often it went round since it was made."""
         self.restarts = 0
         """How often Litestream had to be started again."""
 
@@ -106,6 +108,7 @@ class Supervisor(Service):
             for step in self._hot.begin(time.monotonic()):
                 self._submit(step)
         (self._directory / HEARTBEAT_FILE).touch(mode=0o600)
+        self.rounds += 1
         return 1
 
     @property
