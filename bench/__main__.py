@@ -35,6 +35,7 @@ ORDER = (
     "aio",
     "recovery",
     "resources",
+    "replicate",
     "forward",
     "soniq",
     "memory",

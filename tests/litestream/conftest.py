@@ -7,9 +7,10 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -50,9 +51,22 @@ def supervisor(tmp_path: Path, store: tenantq.Store, settings: Settings, binary:
         supervisor.stop()
 
 
+class S3:
+    """An S3 that takes any credentials."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.requests = 0
+
+    def count(self, log: Iterable[str]) -> None:
+        """Count the requests in its log, to its end."""
+        for line in log:
+            self.requests += "tenants" in line
+
+
 @pytest.fixture(scope="session")
-def s3() -> Iterator[str]:
-    """The address of an S3 that takes any credentials."""
+def s3() -> Iterator[S3]:
+    """An S3 of this machine."""
     try:
         import moto  # noqa: F401, PLC0415
     except ImportError:
@@ -63,28 +77,33 @@ def s3() -> Iterator[str]:
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert server.stderr is not None
-    for line in server.stderr:  # it says when it listens
+    log = server.stderr
+    for line in log:  # it says when it listens
         if "Running on" in line:
             break
-    drain = subprocess.Popen(["cat"], stdin=server.stderr, stdout=subprocess.DEVNULL)
-    yield f"http://127.0.0.1:{port}"
+    s3 = S3(f"http://127.0.0.1:{port}")
+    reader = threading.Thread(target=lambda: s3.count(log))
+    reader.start()
+    yield s3
     server.kill()
     server.wait()
-    server.stderr.close()
-    drain.wait()
+    reader.join()
+    log.close()
 
 
 @pytest.fixture
-def bucket(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def bucket(s3: S3, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The replica's URL in a fresh bucket, with credentials in the environment."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "anyone")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "anything")
     monkeypatch.setenv("AWS_CA_BUNDLE", "/nonexistent.pem")  # with it in its own environment Litestream fails
-    request = urllib.request.Request(f"{s3}/backups", method="PUT")
+    request = urllib.request.Request(f"{s3.address}/backups", method="PUT")
     with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(request, timeout=60):
         pass
-    yield f"s3://backups/tenants?endpoint={s3}&region=us-east-1&forcePathStyle=true"
-    urllib.request.urlopen(urllib.request.Request(f"{s3}/moto-api/reset", method="POST"), timeout=60).close()
+    yield f"s3://backups/tenants?endpoint={s3.address}&region=us-east-1&forcePathStyle=true"
+    urllib.request.urlopen(
+        urllib.request.Request(f"{s3.address}/moto-api/reset", method="POST"), timeout=60
+    ).close()
 
 
 @pytest.fixture

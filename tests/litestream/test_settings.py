@@ -67,12 +67,11 @@ def test_more_tenants_than_there_may_be_open_files_are_refused_with_how_many_the
     Settings(replica="file:///backup", hot=(hard - 64) // 6).check(tmp_path)
 
 
-def test_the_configuration_has_no_interval_that_asks_while_tenants_rest() -> None:
+def test_the_configuration_names_no_tenant_and_no_replica() -> None:
     text = config_text(Settings(replica="s3://b/t", retention_hours=240), "/run/x.sock")
     for line in (
         "l0-retention: 1h",
-        "l0-retention-check-interval: 1h",
-        "levels: [{interval: 10m}, {interval: 1h}]",
+        "levels: [{interval: 30s}, {interval: 1h}]",
         "snapshot: {interval: 24h, retention: 240h}",
         "dbs: []",
     ):

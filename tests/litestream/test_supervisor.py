@@ -17,7 +17,7 @@ from tenantq_tools.litestream.control import Control
 from tenantq_tools.litestream.health import State, read_replication
 from tenantq_tools.litestream.oneshot import send
 from tenantq_tools.litestream.restoring import restore_tenant, save_tenant
-from tests.litestream.conftest import script
+from tests.litestream.conftest import S3, script
 from tests.litestream.watching import go_round, state_of, until_replicated
 
 
@@ -233,3 +233,35 @@ def test_a_litestream_that_stands_still_is_killed_and_started_again(
     until_replicated(supervisor, store, "acme", "globex", "initech")
     copied = saved(store, supervisor._settings, supervisor._binary, "acme", tmp_path / "copy")
     assert copied == [1, "acme"]
+
+
+def test_nothing_is_asked_of_an_s3_while_no_tenant_changes(
+    store: tenantq.Store, binary: Binary, s3: S3, bucket: str
+) -> None:
+    names = [f"t{number}" for number in range(5)]
+    for name in names:
+        store.tenant(name).enqueue("jobs", name)
+    quick = Settings(replica=bucket, hot=4, idle=1)
+    with tenantq.open(store.root) as its_own, Supervisor(its_own, quick, binary) as supervisor:
+        until_replicated(supervisor, store, *names)
+        go_round(supervisor, lambda: supervisor.hot == 0 and supervisor.is_settled)
+        requests, rounds = s3.requests, supervisor.rounds
+        assert requests > 0
+        go_round(supervisor, lambda: supervisor.rounds > rounds + 6)
+        assert s3.requests == requests
+
+
+def test_a_tenant_gets_a_new_snapshot_each_day_and_what_is_too_old_is_removed(
+    store: tenantq.Store, settings: Settings, binary: Binary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenantq_tools.litestream.supervisor.SECONDS_PER_HOUR", 0)  # each hour has passed
+    quick = Settings(replica=settings.replica, hot=4, idle=1)
+    acme = store.tenant("acme")
+    with tenantq.open(store.root) as its_own, Supervisor(its_own, quick, binary) as supervisor:
+        for number in range(2):
+            acme.enqueue("jobs", number)
+            until_replicated(supervisor, store, "acme")
+            go_round(supervisor, lambda: supervisor.hot == 0 and supervisor.is_settled)
+    snapshots = list(tmp_path.glob("replica/*/acme.db/ltx/9/*.ltx"))
+    assert len(snapshots) == 2
+    assert saved(store, settings, binary, "acme", tmp_path / "copy") == [0, 1]

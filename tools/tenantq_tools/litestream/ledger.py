@@ -41,6 +41,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why it is not."""
     is_broken: bool = False
     """Whether the replica cannot be restored from: Litestream itself does not notice."""
+    snapshot_at: float = 0.0
+    """When all of the file was sent as a snapshot last, or it was sent at all for the first time."""
     is_gone: bool = False
 
 
@@ -77,9 +79,11 @@ class Ledger:
         """Return what is known of a tenant."""
         return self.entries.get(tenant) or Entry(tenant=tenant)
 
-    def confirm(self, tenant: str, position: str, txid: int) -> None:
-        """Say that a file was in the replica as it was at a position."""
-        self._write(Entry(tenant=tenant, position=position, txid=txid, confirmed_at=time.time()))
+    def confirm(self, tenant: str, position: str, txid: int, *, has_snapshot: bool = False) -> None:
+        """Say that a file was in the replica as it was at a position, and whether a snapshot was sent."""
+        now = time.time()
+        snapshot_at = now if has_snapshot else self.of(tenant).snapshot_at or now
+        self._write(Entry(tenant=tenant, position=position, txid=txid, confirmed_at=now, snapshot_at=snapshot_at))
 
     def fall_behind(self, tenant: str) -> None:
         """Say that a tenant has changes that are not known to be in the replica."""

@@ -12,6 +12,7 @@ from tenantq_tools.litestream.binary import Binary
 from tenantq_tools.litestream.control import Control, shard_lock
 from tenantq_tools.litestream.errors import NotRegistered, ReplicaError
 from tenantq_tools.litestream.ledger import has_wal, position_of
+from tenantq_tools.litestream.once import run_once
 from tenantq_tools.litestream.replica import look_for
 from tenantq_tools.litestream.settings import Settings
 
@@ -28,6 +29,7 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
     txid: int
     has_news: bool
     """Whether something was sent."""
+    has_snapshot: bool = False
 
 
 class _Undo(Exception):
@@ -64,19 +66,24 @@ class Mover:
             has_news |= synced.has_news
         return Moved(position=position, txid=synced.txid, has_news=has_news)
 
-    def release(self, tenant_id: str) -> Moved:
+    def release(self, tenant_id: str, *, with_snapshot: bool = False) -> Moved:
         """Send what a tenant has, let Litestream close it, and see whether it can be restored from the replica.
+
+        with_snapshot: all of the file is sent once more, and what is older than it is to be kept is removed, which
+        Litestream does by itself only for the files that it has at the turn of the day.
 
         Raises ReplicaError, ReplicaGap (the tenant is let go then too), NotRegistered.
         """
         path = self._path_of(tenant_id)
         try:
+            if with_snapshot:
+                run_once(self._settings, self._binary, tenant_id, path, snapshot=True)
             sent = self._send_last(tenant_id, path)
         except (ReplicaError, NotRegistered):
             self._control.unregister(path)
             raise
         self.look(tenant_id, sent.txid)
-        return sent
+        return msgspec.structs.replace(sent, has_snapshot=with_snapshot)
 
     def look(self, tenant_id: str, txid: int) -> None:
         """Check in the replica itself that a tenant can be restored up to a transaction. Raises ReplicaGap."""

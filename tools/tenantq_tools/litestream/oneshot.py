@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import threading
 import time
 from collections.abc import Iterator
@@ -16,18 +15,16 @@ from tenantq._litestream import LitestreamSilent, Running
 from tenantq.errors import NewerFile, OlderFile, UnknownTenant
 from tenantq_tools.litestream.binary import Binary
 from tenantq_tools.litestream.control import Control, shard_lock
-from tenantq_tools.litestream.errors import SupervisorRuns, replica_error
+from tenantq_tools.litestream.errors import SupervisorRuns
 from tenantq_tools.litestream.ledger import Ledger, position_of
 from tenantq_tools.litestream.mover import tidy
+from tenantq_tools.litestream.once import run_once
 from tenantq_tools.litestream.process import end_orphan
 from tenantq_tools.litestream.replica import look_for, reach_of
-from tenantq_tools.litestream.settings import Settings, config_of_one, directory_of, write_text
+from tenantq_tools.litestream.settings import Settings, directory_of
 from tenantq_tools.litestream.supervisor import replication_lock
 
 __all__ = ["Sent", "send"]
-
-ONCE_TIMEOUT = 600.0
-"""Seconds for one tenant's file, all of it."""
 
 TURN_SECONDS = 30.0
 """Until another process that holds the replication, and no Litestream that answers, is given up."""
@@ -77,7 +74,7 @@ def _send_through(
     if snapshot:
         with _files_lock(path, tenant_id):  # the supervisor registers it again when this is over
             control.unregister(path)
-            _run_once(settings, binary, tenant_id, path, snapshot=True)
+            run_once(settings, binary, tenant_id, path, snapshot=True)
             txid = reach_of(binary, url, tenant_id)
         return Sent(tenant=tenant_id, replica=url, txid=txid)
     was_there = running.path_of(path) in control.registered()
@@ -106,7 +103,7 @@ def _send_alone(
             store.tenant(tenant_id, create=False).stats()  # open here, it keeps its -wal from one run to the next
         for _ in range(ROUNDS):
             position = position_of(path)
-            _run_once(settings, binary, tenant_id, path, snapshot=snapshot)
+            run_once(settings, binary, tenant_id, path, snapshot=snapshot)
             txid = reach_of(binary, url, tenant_id)
             snapshot = False
             if position_of(path) == position:  # else Litestream has made its marks, or somebody has written
@@ -115,37 +112,9 @@ def _send_alone(
     return Sent(tenant=tenant_id, replica=url, txid=txid)
 
 
-def _run_once(settings: Settings, binary: Binary, tenant_id: str, path: Path, *, snapshot: bool) -> None:
-    config = directory_of(path.parent.parent) / f"once-{secrets.token_hex(6)}.yml"
-    more = ("-force-snapshot", "-enforce-retention") if snapshot else ()
-    try:
-        write_text(config, config_of_one(settings, str(path), settings.url_of(path)))
-        done = binary.run(
-            "replicate", "-config", str(config), "-no-expand-env", "-once", *more, timeout=ONCE_TIMEOUT
-        )
-    finally:
-        config.unlink(missing_ok=True)
-    if done.returncode != 0:
-        raise replica_error(_reason(done.stdout, done.stderr, done.returncode), tenant_id)
-
-
 @contextlib.contextmanager
 def _files_lock(path: Path, tenant_id: str) -> Iterator[None]:
     with shard_lock(path):
         if not path.exists():
             raise UnknownTenant(f"the store has no tenant {tenant_id!r}", tenant=tenant_id)
         yield
-
-
-def _reason(out: str, err: str, code: int) -> str:
-    """Return the last error in what Litestream printed."""
-    for line in reversed([*out.splitlines(), *err.splitlines()]):
-        try:
-            record = msgspec.json.decode(line, type=dict[str, object])
-        except msgspec.MsgspecError:
-            if line.strip():
-                return line.strip()
-            continue
-        if record.get("level") == "ERROR":
-            return f"{record.get('msg')}: {record.get('error', '')}"
-    return f"it ended with {code}"

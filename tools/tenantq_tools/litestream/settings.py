@@ -28,6 +28,9 @@ SETTINGS_FILE = "settings.json"
 
 CONFIG_FILE = "litestream.yml"
 
+LEVELS = "[{interval: 30s}, {interval: 1h}]"
+"""How often changes are merged. A tenant is let go no sooner than its last ones are, or they would never be."""
+
 SCHEMES = ("file", "s3", "gs", "abs", "sftp", "nats", "oss", "webdav", "webdavs")
 """Those of Litestream's replica URLs."""
 
@@ -45,7 +48,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     idle: float = 60.0
     """Seconds without a change after which a tenant is let go."""
     snapshot_hours: int = 24
-    """How often a tenant in the hot set gets a new snapshot."""
+    """How often a tenant that changes gets a new snapshot, behind which older changes can be removed."""
     retention_hours: int = 72
     """How long old snapshots, and with them the times to restore to, are kept."""
 
@@ -132,7 +135,7 @@ def check_replica(url: str) -> None:
 def config_text(settings: Settings, socket_path: str) -> str:
     """Return the configuration for a Litestream that is told its files by the control socket.
 
-    Its own defaults list the replica of each idle file eight times a minute; these ask nothing while it rests.
+    It asks the replica some times a minute for each file that it has; one that rests it has not.
     """
     return f"""\
 # Written by `tenantq litestream run` at each start. The tenants are registered by the control socket.
@@ -142,8 +145,8 @@ socket:
   permissions: 0600
 logging: {{level: info, type: json}}
 l0-retention: 1h
-l0-retention-check-interval: 1h
-levels: [{{interval: 10m}}, {{interval: 1h}}]
+l0-retention-check-interval: 30s
+levels: {LEVELS}
 snapshot: {{interval: {settings.snapshot_hours}h, retention: {settings.retention_hours}h}}
 shutdown-sync-timeout: 5s
 dbs: []
@@ -155,6 +158,7 @@ def config_of_one(settings: Settings, registered: str, url: str) -> str:
     quoted, at = (msgspec.json.encode(text).decode() for text in (registered, url))
     return f"""\
 logging: {{level: info, type: json}}
+levels: {LEVELS}
 snapshot: {{interval: {settings.snapshot_hours}h, retention: {settings.retention_hours}h}}
 dbs:
   - path: {quoted}

@@ -22,7 +22,7 @@ from tenantq_tools.litestream.binary import Binary
 from tenantq_tools.litestream.control import Control
 from tenantq_tools.litestream.errors import LitestreamFailed, NotRegistered, ReplicaGap, SupervisorRuns
 from tenantq_tools.litestream.hotset import HotSet, Step, Verb
-from tenantq_tools.litestream.ledger import Ledger, position_of
+from tenantq_tools.litestream.ledger import Entry, Ledger, position_of
 from tenantq_tools.litestream.mover import Moved, Mover
 from tenantq_tools.litestream.process import LitestreamProcess
 from tenantq_tools.litestream.settings import Settings, directory_of
@@ -52,6 +52,8 @@ SILENCES = 3
 
 FAREWELL_SECONDS = 15.0
 """For the last changes of all tenants when the supervisor is stopped."""
+
+SECONDS_PER_HOUR = 3600
 
 logger = logging.getLogger("tenantq.litestream")
 
@@ -112,6 +114,15 @@ class Supervisor(Service):
         return 1
 
     @property
+    def idle(self) -> float:
+        """Seconds without a change until a tenant is let go."""
+        return self._hot.idle
+
+    @idle.setter
+    def idle(self, seconds: float) -> None:
+        self._hot.idle = seconds
+
+    @property
     def hot(self) -> int:
         """How many tenants Litestream has."""
         return len(self._hot)
@@ -143,9 +154,9 @@ class Supervisor(Service):
     def _submit(self, step: Step) -> None:
         assert self._mover is not None
         self._under_way += 1
-        self._threads.submit(self._do, step, self._mover, self._ledger.of(step.tenant).is_broken)
+        self._threads.submit(self._do, step, self._mover, self._ledger.of(step.tenant))
 
-    def _do(self, step: Step, mover: Mover, is_broken: bool) -> None:
+    def _do(self, step: Step, mover: Mover, entry: Entry) -> None:
         """Take a step, in a thread of the pool."""
         try:
             match step.verb:
@@ -154,10 +165,12 @@ class Supervisor(Service):
                 case Verb.CONFIRM:
                     moved = mover.confirm(step.tenant)
                 case Verb.RELEASE:
-                    moved = mover.release(step.tenant)
+                    age = time.time() - (entry.snapshot_at or time.time())
+                    is_old = age > self._settings.snapshot_hours * SECONDS_PER_HOUR
+                    moved = mover.release(step.tenant, with_snapshot=is_old)
                 case _:
                     assert_never(step.verb)
-            if is_broken and step.verb != Verb.RELEASE:  # which looks anyway
+            if entry.is_broken and step.verb != Verb.RELEASE:  # which looks anyway
                 mover.look(step.tenant, moved.txid)
             self._results.put((step, moved))
         except TenantqError as exc:
@@ -182,7 +195,9 @@ class Supervisor(Service):
             if isinstance(outcome, Moved):
                 self._silences = 0
                 self._hot.succeed(step, time.monotonic(), has_news=outcome.has_news)
-                self._ledger.confirm(step.tenant, outcome.position, outcome.txid)
+                self._ledger.confirm(
+                    step.tenant, outcome.position, outcome.txid, has_snapshot=outcome.has_snapshot
+                )
                 self._notice(step.tenant)
             else:
                 self._take_failure(step, outcome)
