@@ -12,7 +12,8 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -88,7 +89,7 @@ def alone(directory: Path, tenants: list[tenantq.Tenant], options: Options) -> I
         control = Control(running)
         try:
             for tenant in tenants:
-                wait_for(lambda tenant=tenant: is_sent(control, tenant))  # type: ignore[misc]
+                wait_for(partial(is_sent, control, tenant))
             ready = time.perf_counter() - started
             yield ALONE, measure(control, tenants, child.pid, ready, options)
         finally:
@@ -134,11 +135,11 @@ def measure(control: Control, tenants: list[tenantq.Tenant], pid: int, ready: fl
 
 def idle(pid: int, options: Options) -> Row:
     """Return what Litestream, and this process beside it, take with nothing going on."""
-    time.sleep(options.pick(3.0, 0.1))  # what was under way
+    time.sleep(options.pick(2.0, 0.1))  # what was under way
+    seconds = options.window * 15  # whole rounds of what Litestream does each 30 s
     before, ours = usage_of([pid]), time.process_time()
-    time.sleep(options.window * 5)
+    time.sleep(seconds)
     after = usage_of([pid])
-    seconds = options.window * 5
     return {
         "idle_%": (after.cpu_seconds - before.cpu_seconds) / seconds * 100,
         "supervisor_idle_%": (time.process_time() - ours) / seconds * 100,
@@ -155,9 +156,8 @@ def is_sent(control: Control, tenant: tenantq.Tenant) -> bool:
     return False
 
 
-def wait_for(what: object) -> None:
+def wait_for(what: Callable[[], bool]) -> None:
     """Look again and again until something is so."""
-    assert callable(what)
     deadline = time.monotonic() + PATIENCE
     while not what():
         assert time.monotonic() < deadline, "it never came"

@@ -19,6 +19,7 @@ from tenantq_tools.litestream.oneshot import send
 from tenantq_tools.litestream.restoring import restore_tenant, save_tenant
 from tests.litestream.conftest import S3, script
 from tests.litestream.watching import go_round, state_of, until_replicated
+from tests.older import make_version_1, version_of
 
 
 def saved(store: tenantq.Store, settings: Settings, binary: Binary, tenant: str, target: Path) -> list[object]:
@@ -265,3 +266,37 @@ def test_a_tenant_gets_a_new_snapshot_each_day_and_what_is_too_old_is_removed(
     snapshots = list(tmp_path.glob("replica/*/acme.db/ltx/9/*.ltx"))
     assert len(snapshots) == 2
     assert saved(store, settings, binary, "acme", tmp_path / "copy") == [0, 1]
+
+
+def test_a_file_that_is_replaced_past_the_store_is_replicated_as_the_new_one(
+    supervisor: Supervisor, store: tenantq.Store, settings: Settings, binary: Binary, tmp_path: Path
+) -> None:
+    with tenantq.open(store.root) as other:
+        other.tenant("acme").enqueue("jobs", "old")
+        path = other.tenant("acme").path
+    with tenantq.open(tmp_path / "elsewhere") as other:
+        other.tenant("acme").enqueue("jobs", "new")
+        made = other.tenant("acme").path
+    supervisor.start()
+    until_replicated(supervisor, store, "acme")
+    made.replace(path)
+    for sidecar in ("-wal", "-shm"):
+        path.with_name(path.name + sidecar).unlink()
+    until_replicated(supervisor, store, "acme")
+    assert saved(store, settings, binary, "acme", tmp_path / "copy") == ["new"]
+    path.unlink()
+    go_round(supervisor, lambda: not read_replication(store).tenants)
+    store.tenant("globex").enqueue("jobs", 1)
+    until_replicated(supervisor, store, "globex")
+
+
+def test_a_file_of_an_older_schema_is_replicated_and_left_as_it_is(
+    store: tenantq.Store, settings: Settings, binary: Binary
+) -> None:
+    path = make_version_1(store.tenant("acme").path, "acme")
+    quick = Settings(replica=settings.replica, hot=4, idle=1)
+    with tenantq.open(store.root, migrate=False) as its_own, Supervisor(its_own, quick, binary) as supervisor:
+        until_replicated(supervisor, store, "acme")
+        go_round(supervisor, lambda: supervisor.hot == 0)
+        assert state_of(store, "acme").error is None
+    assert version_of(path) == 1

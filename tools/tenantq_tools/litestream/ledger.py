@@ -17,7 +17,7 @@ import msgspec
 from tenantq.errors import TenantFileError
 from tenantq_tools.litestream.settings import write_text
 
-__all__ = ["Entry", "Ledger", "has_wal", "position_of"]
+__all__ = ["Entry", "Ledger", "has_wal", "inode_of", "position_of"]
 
 LEDGER_FILE = "ledger.jsonl"
 
@@ -149,6 +149,11 @@ def position_of(path: Path) -> str:
     if not wal.st_size:  # it holds nothing, and comes and goes with readers
         return position
     return f"{position}-{wal.st_ino:x}.{wal.st_size:x}.{wal.st_mtime_ns:x}"
+
+
+def inode_of(position: str) -> str:
+    """Return what names the file itself, whatever is in it; empty if there is none."""
+    return position.partition(".")[0]
 
 
 def has_wal(position: str) -> bool:

@@ -127,6 +127,9 @@ class LitestreamProcess:
             self._reader.join()
         (self._directory / RUNNING_FILE).unlink(missing_ok=True)
         Path(self._socket).unlink(missing_ok=True)
+        if Path(self._socket).parent != self._directory:
+            with contextlib.suppress(OSError):
+                Path(self._socket).parent.rmdir()
 
     def _read(self, child: subprocess.Popen[bytes]) -> None:
         assert child.stdout is not None

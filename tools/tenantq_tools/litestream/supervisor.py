@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import assert_never
 
@@ -74,6 +74,7 @@ class Supervisor(Service):
         self._ledger = Ledger(self._directory)
         self._hot = HotSet(settings.hot, settings.idle)
         self._results: SimpleQueue[tuple[Step, Moved | TenantqError]] = SimpleQueue()
+        self._found: set[str] = set()
         self._under_way = 0
         self._mover: Mover | None = None
         self._watch: Watch
@@ -103,13 +104,17 @@ class Supervisor(Service):
     def run_once(self) -> int:
         """Go round once: keep Litestream running, and move the tenants that are to be moved."""
         self._keep_running()
-        for tenant_id in self._watch.wait(TICK):
+        self._found |= self._watch.wait(TICK)
+        while self._found:  # one that fails here is looked at again in the next round
+            tenant_id = next(iter(self._found))
             self._notice(tenant_id)
+            self._found.discard(tenant_id)
         self._collect()
         if self._mover is not None:
             for step in self._hot.begin(time.monotonic()):
                 self._submit(step)
-        (self._directory / HEARTBEAT_FILE).touch(mode=0o600)
+        with suppress(OSError):  # `status` says then that it stands still
+            (self._directory / HEARTBEAT_FILE).touch(mode=0o600)
         self.rounds += 1
         return 1
 
