@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tenantq import _schema
 from tenantq._bounds import Admitted
 from tenantq._file_outbox import FileOutbox
 from tenantq._file_transaction import STEP
@@ -124,13 +123,17 @@ class TenantFile(FileUpkeep, FileOutbox):
         *,
         worker: str,
         now: int,
+        boottime: int,
         leased_until: int,
         lease_token: int,
     ) -> list[Row]:
-        """Claim what is ready, in the order of priority, time and id."""
+        """Claim what is ready, in the order of priority, time and id, as far as the limits let it go."""
         if not self._is_of_this_boot:
             self._enter_boot()
-        if self._is_paused(queue):
+        if self.limits.is_paused(queue):
+            return []
+        limit = self.limits.allowed(queue, limit, boottime, self._depths)
+        if not limit:
             return []
         rows = self._execute(FIND_CLAIMABLE, (queue, limit))
         if rows:
@@ -144,6 +147,7 @@ class TenantFile(FileUpkeep, FileOutbox):
             depths = self._depth(queue)
             depths[1] -= len(rows)
             depths[3] += len(rows)
+            self.limits.spend(queue, len(rows), boottime)
         return rows
 
     def ack(self, queue: str, fences: Sequence[Fence]) -> list[int]:
@@ -259,7 +263,7 @@ class TenantFile(FileUpkeep, FileOutbox):
 
         A scheduled message becomes ready. A message whose lease ended becomes ready too, or dead when its
         attempts are used up: whoever worked it is taken for gone. With `forget` a lease that ended is lost;
-        without, only a claim of its message loses it.
+        without, only a claim of its message loses it. Periodic messages that are due fire; they do not count.
         """
         expired = self._execute(_QUEUE["find_expired"], (boottime, STEP))
         for message_id, queue, is_exhausted in expired:
@@ -278,6 +282,7 @@ class TenantFile(FileUpkeep, FileOutbox):
             depths = self._depth(queue)
             depths[2] -= 1
             depths[1] += 1
+        self.periods.fire_due(self.enqueue, now)
         self.news = self.news or bool(expired or due)
         self._learn_due()
         return len(expired) + len(due), len(expired)
@@ -301,7 +306,10 @@ class TenantFile(FileUpkeep, FileOutbox):
 
     def next_due(self) -> tuple[int | None, int | None]:
         """Return when time alone will next change something: wall time, and time since the boot."""
-        due_at, leased_until = self._execute(_QUEUE["next_due"])[0]
+        due_at, leased_until, fire_at = self._execute(_QUEUE["next_due"])[0]
+        if fire_at is not None:
+            fire_at = self.periods.unless_blind(fire_at)
+            due_at = min((moment for moment in (due_at, fire_at) if moment is not None), default=None)
         return due_at, leased_until
 
     def settle_schedule(self) -> bool:
@@ -322,13 +330,6 @@ class TenantFile(FileUpkeep, FileOutbox):
     def has_leases(self) -> bool:
         """Tell whether anything is claimed."""
         return self.next_due()[1] is not None
-
-    def _enter_boot(self) -> None:
-        """Make sure, before a lease is written, that all leases in the file are of this boot."""
-        if _schema.read_meta(self.database).get("boot_id") != self.boot_id:
-            self._execute(_QUEUE["end_leases"])
-            _schema.write_meta(self.database, "boot_id", self.boot_id)
-        self._is_of_this_boot = True
 
     def end_leases_of_another_boot(self) -> None:
         """End the leases of processes that a boot has ended, or that are on another host."""

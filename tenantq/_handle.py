@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from tenantq._file import TenantFile
 from tenantq._line import Line, Waiting
+from tenantq._patience import at_most, is_impatient
 from tenantq._schedule import signature_of
 from tenantq.errors import FileReplaced, TenantBusy, TenantqError, TransactionError
 
@@ -200,6 +201,17 @@ class Handle:
         if self.file.entry is not None:
             self.file.entry.stamp(signature_of(self.path) if is_settled else 0)
 
+    def resize(self, *, cache_kib: int, wal_pages: int) -> bool:
+        """Change what the file may take of memory and disk; False if it is in use, which is not waited for."""
+        if self.is_mine or not self._line.try_take():
+            return False
+        try:
+            if not self.is_closed:
+                self.file.database.resize(cache_kib=cache_kib, wal_pages=wal_pages)
+            return True
+        finally:
+            self._line.hand_over()
+
     def disown(self) -> None:
         """Give the file up in a forked child, where it belongs to the parent."""
         self.is_closed = True
@@ -215,12 +227,12 @@ class Handle:
                 hint="use the transaction's own methods until it ends",
                 tenant=self.file.tenant_id,
             )
-        if not self._line.try_take() and not self._line.wait(Waiting(None), self._timeout):
+        if not self._line.try_take() and not self._line.wait(Waiting(None), at_most(self._timeout)):
             raise self._busy()
 
     def _busy(self) -> TenantBusy:
         return TenantBusy(
-            f"a transaction in this process held the tenant for more than {self._timeout:g} s",
+            f"a transaction in this process held the tenant for more than {at_most(self._timeout):g} s",
             tenant=self.file.tenant_id,
             path=str(self.path),
         )
@@ -263,13 +275,14 @@ class Handle:
         if self.is_mine:
             self._take_turn()  # raises
         waiting = Waiting(operation)
-        if not self._line.wait(waiting, self._timeout):
+        if not self._line.wait(waiting, at_most(self._timeout)):
             raise self._busy()
         if not waiting.has_turn:
             return waiting.outcome()
         try:
             self.file.database.make_way()  # now: those who come meanwhile are taken along
-            self._lead([waiting, *self._line.take_along(MERGE - 1)])
+            # Others would wait longer for another process's lock: until it is there, they stay in line.
+            self._lead([waiting, *([] if is_impatient() else self._line.take_along(MERGE - 1))])
         finally:
             self._line.hand_over()
         return waiting.outcome()

@@ -4,6 +4,35 @@
 -- one is never changed.
 
 -- name: to_2
+-- Periodic messages: at fire_at, a message goes into the queue. due_at is when to look, fire_at or later where that
+-- failed; NULL where nothing will ever be due. There are few, and the payload comes last: they need no index.
+CREATE TABLE tenantq_periodic (
+    name         TEXT PRIMARY KEY,
+    due_at       INTEGER,
+    fire_at      INTEGER,
+    fired_at     INTEGER,
+    added_at     INTEGER NOT NULL,
+    queue        TEXT    NOT NULL,
+    cron         TEXT    NOT NULL,
+    timezone     TEXT    NOT NULL,
+    missed       TEXT    NOT NULL,
+    priority     INTEGER NOT NULL,
+    max_attempts INTEGER NOT NULL,
+    key          TEXT,
+    headers      TEXT,
+    error        TEXT,
+    payload      BLOB    NOT NULL
+) WITHOUT ROWID;
+-- What claims obey; the queue '' stands for all together. A rate is a bucket of `rate` tokens that fills in `per`
+-- nanoseconds, kept as the time since the boot at which it is full again. Only the queue '' has a weight.
+CREATE TABLE tenantq_limit (
+    queue       TEXT PRIMARY KEY,
+    max_claimed INTEGER,
+    rate        INTEGER,
+    per         INTEGER,
+    full_at     INTEGER NOT NULL DEFAULT 0,
+    weight      REAL
+) WITHOUT ROWID;
 
 -- name: find_miscounts
 -- To 2, read before the lock is taken: what rows written by hand (the documents' INSERT and DELETE) kept out of the

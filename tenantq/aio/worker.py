@@ -47,6 +47,7 @@ class Worker:
         store: Store,
         *,
         concurrency: int = 100,
+        max_concurrency: int | None = None,
         bridge: SharedQueue | None = None,
         lease: float = 60.0,
         name: str | None = None,
@@ -63,12 +64,14 @@ class Worker:
             store,
             self._ring_from_thread,
             concurrency=concurrency,
+            max_concurrency=max_concurrency,
             bridge=bridge,
             lease=lease,
             name=name,
             drain_timeout=drain_timeout,
         )
         self.concurrency = self._engine.concurrency
+        self.max_concurrency = max_concurrency
         self.bridge = bridge
         self.lease = self._engine.lease
         self.name = self._engine.name
@@ -165,6 +168,10 @@ class Worker:
         failures: dict[str, TenantqError] = {}
         thread = ThreadPoolExecutor(1, thread_name_prefix="tenantq-aio-once")
         try:
+            walking = asyncio.get_running_loop().run_in_executor(thread, self._engine.walk_once, failures)
+            if await to_the_end(walking):
+                raise asyncio.CancelledError
+            walking.result()
             while count := await self._run_round(self._engine.claim_round(failures), thread):
                 handled += count
         finally:
@@ -340,6 +347,7 @@ class _Engine(core.Worker):
         """Whether the last handler has ended."""
         self.begin = self._begin
         self.end = self._end
+        self.walk_once = self._walk_once
         self.claim_round = self._claim_round
         self.idle_wait = self._idle_wait
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from tenantq import Store, TenantqError, TenantStats
+from tenantq import QueueStats, Store, TenantqError, TenantStats
 from tenantq_tools.cli._failures import PROBLEM, report
 from tenantq_tools.cli._options import open_store, with_json, with_store
 from tenantq_tools.cli._output import note, print_json, print_table, printable
@@ -40,6 +40,21 @@ class Totals(msgspec.Struct, kw_only=True):
             setattr(self, name, getattr(self, name) + getattr(row, name))
         if row.oldest_age is not None:
             self.oldest_age = max(row.oldest_age, self.oldest_age or 0.0)
+
+
+class Unreadable(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant, or a file beside theirs, that could not be read."""
+
+    tenant: str | None
+    path: str | None
+    error: str
+    """The type of the error."""
+    message: str
+
+    @classmethod
+    def of(cls, tenant_id: str, error: TenantqError) -> Unreadable:
+        """Take what an error says of a tenant."""
+        return cls(tenant=tenant_id, path=error.path, error=type(error).__name__, message=error.message)
 
 
 @click.command()
@@ -78,6 +93,10 @@ def _print_tenant(store: Store, tenant_id: str, *, as_json: bool) -> None:
                 **msgspec.structs.asdict(row),
                 **load,
                 "max_depth": found.max_depth,
+                "max_claimed": found.max_claimed,
+                "rate": found.rate,
+                "per": found.per,
+                "weight": found.weight,
                 "queues": found.queues,
                 "warnings": found.warnings,
             }
@@ -92,10 +111,15 @@ def _print_tenant(store: Store, tenant_id: str, *, as_json: bool) -> None:
         f"headroom {found.headroom:.0%}: utilisation {found.utilisation:.0%} now, "
         f"{found.utilisation_minute:.0%} over a minute, {found.operations_per_second:,.0f} operations/s{capacity}"
     )
+    limits = _limits(found)
+    if found.weight != 1:
+        limits.append(f"weight {found.weight:g}")
+    if limits:
+        click.echo(f"all queues together: {', '.join(limits)}")
     if found.queues:
         click.echo()
         print_table(
-            ("READY", "SCHEDULED", "CLAIMED", "DEAD", "OLDEST_AGE", "MAX_DEPTH", "PAUSED", "QUEUE"),
+            ("READY", "SCHEDULED", "CLAIMED", "DEAD", "OLDEST_AGE", "MAX_DEPTH", "LIMITS", "PAUSED", "QUEUE"),
             [
                 (
                     queue.ready,
@@ -104,12 +128,23 @@ def _print_tenant(store: Store, tenant_id: str, *, as_json: bool) -> None:
                     queue.dead,
                     None if queue.oldest_age is None else f"{queue.oldest_age:.1f}",
                     queue.max_depth,
+                    ", ".join(_limits(queue)) or None,
                     "yes" if queue.is_paused else None,
                     queue.queue,
                 )
                 for queue in found.queues
             ],
         )
+
+
+def _limits(found: TenantStats | QueueStats) -> list[str]:
+    """Return what claims obey, in words."""
+    limits = []
+    if found.max_claimed is not None:
+        limits.append(f"{found.max_claimed} at once")
+    if found.rate is not None:
+        limits.append(f"{found.rate} in {found.per:g} s")
+    return limits
 
 
 def _warn(found: TenantStats) -> None:
@@ -121,6 +156,7 @@ def _print_all(store: Store, *, as_json: bool) -> bool:
     """Print all tenants and their totals; False if some could not be read."""
     totals = Totals()
     rows: list[Overview] = []
+    unreadable: list[Unreadable] = []
     ids, strays = tenants_and_strays(store)
     if not as_json:
         print_header()
@@ -130,7 +166,7 @@ def _print_all(store: Store, *, as_json: bool) -> bool:
                 found = store.tenant(tenant_id).stats()
             except TenantqError as exc:
                 report(exc)
-                totals.unreadable += 1
+                unreadable.append(Unreadable.of(tenant_id, exc))
             else:
                 _warn(found)
                 row = Overview.of(found)
@@ -138,10 +174,12 @@ def _print_all(store: Store, *, as_json: bool) -> bool:
                 rows.append(row) if as_json else print_row(row)
             advance(1)
     for stray in strays:
-        note(f"tenantq: error: {printable(str(stray))} is no tenant's file, or cannot be read")
-    totals.unreadable += len(strays)
+        message = f"{stray} is no tenant's file, or cannot be read"
+        note(f"tenantq: error: {printable(message)}")
+        unreadable.append(Unreadable(tenant=None, path=str(stray), error="NotATenantFile", message=message))
+    totals.unreadable = len(unreadable)
     if as_json:
-        print_json({"totals": totals, "tenants": rows})
+        print_json({"totals": totals, "tenants": rows, "unreadable": unreadable})
     else:
         click.echo(f"{numbers(totals)}  total of {totals.count} tenants")
     return not totals.unreadable
