@@ -282,7 +282,7 @@ def test_a_file_that_is_replaced_past_the_store_is_replicated_as_the_new_one(
     made.replace(path)
     for sidecar in ("-wal", "-shm"):
         path.with_name(path.name + sidecar).unlink()
-    until_replicated(supervisor, store, "acme")
+    send(store, settings, binary, "acme")
     assert saved(store, settings, binary, "acme", tmp_path / "copy") == ["new"]
     path.unlink()
     go_round(supervisor, lambda: not read_replication(store).tenants)

@@ -79,6 +79,8 @@ def _send_through(
         return Sent(tenant=tenant_id, replica=url, txid=txid)
     was_there = running.path_of(path) in control.registered()
     with _files_lock(path, tenant_id):
+        # Anew: it may have a file open that was replaced since, and would say of that one that it is sent.
+        control.unregister(path)
         control.register(path, url)
     try:
         synced = control.sync(path, tenant=tenant_id)
