@@ -16,7 +16,7 @@ from tenantq_tools.litestream.errors import BudgetTooSmall, InvalidReplica, NotC
 __all__ = ["CONFIG_FILE", "DEFAULT_HOT", "Settings", "config_text", "directory_of"]
 
 DEFAULT_HOT = 200
-"""Tenants: 75 MB and 5 % of one core, measured."""
+"""Tenants: 100 MB, and 15 % of one core until those that rest are let go, measured."""
 
 DESCRIPTORS = 6
 """That Litestream has open for each tenant."""
