@@ -25,6 +25,7 @@ tenant's file), or neither (memory). One Worker handles all three.
     ada@example.org
 """
 
+from tenantq import statements
 from tenantq._sqlite import Durability
 from tenantq._version import __version__
 from tenantq.backoff import Backoff
@@ -128,5 +129,6 @@ __all__ = [
     "__version__",
     "message",
     "open",
+    "statements",
     "verify",
 ]

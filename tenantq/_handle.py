@@ -48,7 +48,7 @@ class Handle:
         """Set by every use and cleared by the store's eviction: what was not used lately goes first."""
         self.operations = 0
         self._ring = ring
-        self._next_guard = 0.0
+        self._next_guard = time.monotonic() + GUARD_INTERVAL  # its database has just looked
         self._timeout = file.database.busy_timeout
         self._line = Line()
         self._owner = 0
@@ -239,8 +239,8 @@ class Handle:
             )
         now = time.monotonic()
         if now >= self._next_guard:
+            self.file.database.check_alone()  # raises at every call until it is alone again
             self._next_guard = now + GUARD_INTERVAL
-            self.file.database.check_alone()
         if self.file.database.in_transaction:  # an interrupt in a rollback left it open
             self.file.rollback()
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from tenantq import _migrations, _schema
+from tenantq import _foreign, _migrations, _schema
 from tenantq._file import TenantFile
-from tenantq._sqlite import Database, Durability
+from tenantq._sqlite import Database, Durability, identity_of
 from tenantq._undeliverable import recount
 from tenantq.errors import (
     CorruptFile,
@@ -212,7 +212,16 @@ def _temporary(target: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _no_other_process(path: Path, tenant_id: str) -> Iterator[None]:
-    """Hold SQLite's lock on a file, which works on a damaged one too; raise TenantInUse if it is held."""
+    """Hold SQLite's lock on a file, which works on a damaged one too; raise TenantInUse if it is held.
+
+    Of this process, too: its own locks are not in the way, and would go with the descriptor.
+    """
+    if _foreign.is_open(identity_of(path)):
+        raise TenantInUse(
+            f"this process has tenant {tenant_id!r} open in another store, or reads it",
+            tenant=tenant_id,
+            path=str(path),
+        )
     try:
         descriptor = os.open(path, os.O_RDWR)
     except FileNotFoundError:

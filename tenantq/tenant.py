@@ -10,12 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tenantq import _schema
+from tenantq import _foreign, _schema
 from tenantq._file import STEP, TenantFile
 from tenantq._leases import TenantLeases
 from tenantq._load import LoadStats
 from tenantq._operations import check_options, emit_operation, enqueue_operation
 from tenantq._producers import TenantProducers
+from tenantq._sqlite import identity_of
 from tenantq.arguments import DEFAULT_MAX_ATTEMPTS, check_limit, check_seconds
 from tenantq.backup import backup_file
 from tenantq.errors import InvalidArgument, TenantFileError, UnknownTenant
@@ -165,6 +166,19 @@ class Tenant(TenantLeases, TenantProducers):
             max_outbox=self.store.config.max_outbox,
         )
         return self._write(operation)
+
+    def notify(self) -> None:
+        """Tell the workers and forwarders of all processes that something was committed without tenantq.
+
+        To be called behind the COMMIT of what `tenantq.statements` enqueued; a sweep finds it too, but later. Opens
+        no file. Raises UnknownTenant, and ForeignHandle where this process has the file open by two libraries.
+        """
+        identity = identity_of(self.path)
+        if identity is None:
+            raise UnknownTenant(f"the store has no tenant {self.id!r}", tenant=self.id)
+        self.store.announce(self.id)
+        if _foreign.is_open(identity):
+            _foreign.check_alone(identity, str(self.path), self.id)
 
     def route(
         self,
