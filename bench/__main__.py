@@ -38,6 +38,8 @@ ORDER = (
     "forward",
     "soniq",
     "memory",
+    "create",
+    "tenants",
     "pg_claims",
     "pg_index",
     "pg_decay",

@@ -26,17 +26,20 @@ tenant's file), or neither (memory). One Worker handles all three.
 """
 
 from tenantq import statements
+from tenantq._failing import FailingTenant
 from tenantq._sqlite import Durability
 from tenantq._version import __version__
 from tenantq.backoff import Backoff
 from tenantq.backup import VerifyReport, verify
 from tenantq.errors import (
     CorruptFile,
+    CronMissing,
     DeclarationError,
     DiskFull,
     FileReplaced,
     ForeignHandle,
     InvalidArgument,
+    InvalidCron,
     InvalidName,
     InvalidTenantId,
     LeaseLost,
@@ -65,6 +68,7 @@ from tenantq.memory import MemoryQueue, MemoryStats
 from tenantq.message import Message
 from tenantq.outbox import Event, Outbox, OutboxPage, OutboxPosition, UndeliverableEvent
 from tenantq.outcome import DeadLetter, Snooze
+from tenantq.periodic import Missed, PeriodicMessage, PeriodicMessages
 from tenantq.router import Layer, message
 from tenantq.stats import QueueStats, StoreActivity, TenantStats
 from tenantq.store import Store, open  # noqa: A004 - tenantq.open reads as it should
@@ -76,14 +80,17 @@ from tenantq.worker import Worker
 __all__ = [
     "Backoff",
     "CorruptFile",
+    "CronMissing",
     "DeadLetter",
     "DeclarationError",
     "DiskFull",
     "Durability",
     "Event",
+    "FailingTenant",
     "FileReplaced",
     "ForeignHandle",
     "InvalidArgument",
+    "InvalidCron",
     "InvalidName",
     "InvalidTenantId",
     "Layer",
@@ -91,6 +98,7 @@ __all__ = [
     "MemoryQueue",
     "MemoryStats",
     "Message",
+    "Missed",
     "NewerFile",
     "NotATenantFile",
     "OlderFile",
@@ -99,6 +107,8 @@ __all__ = [
     "OutboxPosition",
     "PayloadError",
     "PayloadTooLarge",
+    "PeriodicMessage",
+    "PeriodicMessages",
     "QueueFull",
     "QueueStats",
     "Snooze",

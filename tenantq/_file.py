@@ -259,7 +259,7 @@ class TenantFile(FileUpkeep, FileOutbox):
 
         A scheduled message becomes ready. A message whose lease ended becomes ready too, or dead when its
         attempts are used up: whoever worked it is taken for gone. With `forget` a lease that ended is lost;
-        without, only a claim of its message loses it.
+        without, only a claim of its message loses it. Periodic messages that are due fire; they do not count.
         """
         expired = self._execute(_QUEUE["find_expired"], (boottime, STEP))
         for message_id, queue, is_exhausted in expired:
@@ -278,6 +278,7 @@ class TenantFile(FileUpkeep, FileOutbox):
             depths = self._depth(queue)
             depths[2] -= 1
             depths[1] += 1
+        self.periods.fire_due(self.enqueue, now)
         self.news = self.news or bool(expired or due)
         self._learn_due()
         return len(expired) + len(due), len(expired)
@@ -301,7 +302,10 @@ class TenantFile(FileUpkeep, FileOutbox):
 
     def next_due(self) -> tuple[int | None, int | None]:
         """Return when time alone will next change something: wall time, and time since the boot."""
-        due_at, leased_until = self._execute(_QUEUE["next_due"])[0]
+        due_at, leased_until, fire_at = self._execute(_QUEUE["next_due"])[0]
+        if fire_at is not None:
+            fire_at = self.periods.unless_blind(fire_at)
+            due_at = min((moment for moment in (due_at, fire_at) if moment is not None), default=None)
         return due_at, leased_until
 
     def settle_schedule(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tenantq import _schema
 from tenantq._bounds import Bounds
+from tenantq._periods import Periods
 from tenantq._schedule import Entry, Work
 from tenantq._sqlite import Database, Parameters, Row
 from tenantq.sqlfile import load_statements
@@ -48,6 +49,7 @@ class FileTransaction:
         self.ready: dict[str, int] = {}
         """How many messages were ready in a queue when we last changed it. A hint: others may have them by now."""
         self.bounds = Bounds(database, max_depth)
+        self.periods = Periods(database)
         self.entry = entry
         """Its record in the store's schedule."""
         self._tell_of_room = tell_of_room
@@ -138,6 +140,11 @@ class FileTransaction:
         self._paused: set[str] | None = None
         self.bounds.forget()
         self.ready.clear()
+
+    def look_again(self) -> None:
+        """Have everybody look anew when something will be due: what is, was changed by other means."""
+        self._is_due_known = False
+        self.news = True
 
     def savepoint(self) -> tuple[object, ...]:
         """Begin a part of the transaction that can be undone alone."""

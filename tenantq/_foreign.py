@@ -28,8 +28,16 @@ CROWDED_INTERVAL = 10.0
 its files asks once a second.
 """
 
+LOOK_SHARE = 0.02
+"""The share of time that the looks may take: a process that opens one file after another asks for each."""
+
+LOOK_BURST = 0.1
+"""Seconds of looks that a process may take at once, after so many of none."""
+
 _lock = threading.Lock()
 _next_look = [0.0]
+_allowance = [LOOK_BURST, 0.0]
+"""Seconds of looks that are left, as of when."""
 _open: Counter[tuple[Identity, bool]] = Counter()
 _most: dict[tuple[Identity, bool], int] = {}
 
@@ -63,15 +71,30 @@ def check_alone(identity: Identity, path: str, tenant: str | None) -> None:
     it again for one that reads or writes as the first did: there are never more than that.
     """
     now = time.monotonic()
-    if now < _next_look[0]:
+    left = min(LOOK_BURST, _allowance[0] + (now - _allowance[1]) * LOOK_SHARE)
+    if now < _next_look[0] or left <= 0:
         return
+    try:
+        found = _count(identity, now)
+    finally:
+        _allowance[:] = left - (time.monotonic() - now), now
+    if found > sum(_most.get((identity, read_only), 0) for read_only in (True, False)):
+        raise ForeignHandle(
+            f"this process has {path} open by other means than tenantq",
+            path=path,
+            tenant=tenant,
+        )
+
+
+def _count(identity: Identity, now: float) -> int:
+    """Return how many descriptors of this process lead to a file; 0 where that cannot be told."""
     try:
         names = os.listdir("/proc/self/fd")  # noqa: PTH208 - names are enough
     except OSError:
-        return
+        return 0
     if len(names) > MAX_DESCRIPTORS:
         _next_look[0] = now + CROWDED_INTERVAL
-        return
+        return 0
     found = 0
     for name in names:
         try:
@@ -79,9 +102,4 @@ def check_alone(identity: Identity, path: str, tenant: str | None) -> None:
         except OSError:
             continue
         found += (status.st_dev, status.st_ino) == identity
-    if found > sum(_most.get((identity, read_only), 0) for read_only in (True, False)):
-        raise ForeignHandle(
-            f"this process has {path} open by other means than tenantq",
-            path=path,
-            tenant=tenant,
-        )
+    return found

@@ -200,6 +200,17 @@ class Handle:
         if self.file.entry is not None:
             self.file.entry.stamp(signature_of(self.path) if is_settled else 0)
 
+    def resize(self, *, cache_kib: int, wal_pages: int) -> bool:
+        """Change what the file may take of memory and disk; False if it is in use, which is not waited for."""
+        if self.is_mine or not self._line.try_take():
+            return False
+        try:
+            if not self.is_closed:
+                self.file.database.resize(cache_kib=cache_kib, wal_pages=wal_pages)
+            return True
+        finally:
+            self._line.hand_over()
+
     def disown(self) -> None:
         """Give the file up in a forked child, where it belongs to the parent."""
         self.is_closed = True

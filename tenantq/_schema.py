@@ -1,15 +1,13 @@
-"""What a tenant's file is made of: its schema, how it is told from other files, and how a new one is made."""
+"""What a tenant's file is made of: its schema, and how it is told from other files."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
 import uuid
 from pathlib import Path
 
 from tenantq import naming
-from tenantq._sqlite import Database, Durability
+from tenantq._sqlite import Database, Image
 from tenantq.errors import NewerFile, NotATenantFile, StatementFailed, WrongTenant
 from tenantq.sqlfile import load_statements
 
@@ -19,7 +17,6 @@ __all__ = [
     "check_file",
     "check_header",
     "check_version",
-    "create_file",
     "read_meta",
     "take_step",
     "version_of",
@@ -31,38 +28,11 @@ APPLICATION_ID = 0x746E7471
 SCHEMA_VERSION = 2
 """Of the files that this version works on. Version 1 is `create_schema`; migrations.sql leads from there."""
 
-TEMPORARY_PREFIX = ".new-"
-
 _SQL = load_statements("tenantq", "schema.sql")
 _MIGRATIONS = load_statements("tenantq", "migrations.sql")
 
 
-def create_file(path: Path, tenant_id: str) -> None:
-    """Make a tenant's file, whole or not at all; another process may do the same at the same time.
-
-    The file is built under another name and linked to its own: nobody sees one without its schema, and
-    the first link wins.
-    """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.parent / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
-    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    try:
-        database = Database(temporary, durability=Durability.FULL, tenant=tenant_id)
-        try:
-            database.execute("PRAGMA journal_mode = WAL")
-            database.begin()
-            write_schema(database, tenant_id)
-            database.commit()
-        finally:
-            database.close()
-        with contextlib.suppress(FileExistsError):
-            os.link(temporary, path)
-        sync_directory(path.parent)
-    finally:
-        temporary.unlink()
-
-
-def write_schema(database: Database, tenant_id: str) -> None:
+def write_schema(database: Database | Image, tenant_id: str) -> None:
     """Write the schema and the file's identity into an empty database."""
     database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     database.execute(_SQL["create_schema"])
@@ -72,7 +42,7 @@ def write_schema(database: Database, tenant_id: str) -> None:
     write_meta(database, "file_id", str(uuid.uuid4()))
 
 
-def take_step(database: Database, version: int) -> None:
+def take_step(database: Database | Image, version: int) -> None:
     """Give a file the schema of a version, if it has that of the one before. Inside of a transaction."""
     database.execute(_MIGRATIONS[f"to_{version}"])
     database.execute(f"PRAGMA user_version = {version}")
@@ -127,7 +97,7 @@ def read_meta(database: Database) -> dict[str, str]:
     return dict(database.execute(_SQL["read_meta"]))
 
 
-def write_meta(database: Database, name: str, value: str) -> None:
+def write_meta(database: Database | Image, name: str, value: str) -> None:
     """Keep a fact about the file."""
     database.execute(_SQL["write_meta"], (name, value))
 
@@ -143,7 +113,7 @@ def sync_directory(directory: Path) -> None:
 
 def path_of(root: Path, tenant_id: str) -> Path:
     """Return where a tenant's file lies in a store."""
-    return root / naming.shard_name(tenant_id) / naming.file_name(tenant_id)
+    return root.joinpath(f"{naming.shard_name(tenant_id)}/{naming.file_name(tenant_id)}")
 
 
 def open_database(path: Path, tenant_id: str, busy_timeout: float) -> Database:

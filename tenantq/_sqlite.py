@@ -31,7 +31,7 @@ from tenantq.errors import (
     UnsupportedSQLite,
 )
 
-__all__ = ["Database", "Durability", "Row", "check_sqlite_version", "identity_of"]
+__all__ = ["Database", "Durability", "Image", "Row", "check_sqlite_version", "identity_of"]
 
 Row = tuple[Any, ...]
 Parameters = Sequence[Any] | Mapping[str, Any]
@@ -39,19 +39,34 @@ Parameters = Sequence[Any] | Mapping[str, Any]
 SAFE_SQLITE = (3, 51, 3)
 """The first release in which a write and a checkpoint at once cannot lose a transaction (WAL reset)."""
 
-PRAGMAS = {
-    # The documents' set, but for mmap_size: with it, a file that somebody truncates (a `cp` onto it) is no error
-    # of one tenant but a SIGBUS, the end of the process for all of them. The cache is scaled by the store.
-    "mmap_size": 0,
-    "temp_store": "MEMORY",
-    # Of these pages, a commit checkpoints by itself: a backstop, see CHECKPOINT_PAGES.
-    "wal_autocheckpoint": 10000,
-    # Not the documents': a -wal that a slow reader let grow is cut back to this by the next checkpoint.
-    "journal_size_limit": 40 * 1024 * 1024,
-}
+PRAGMAS = """
+PRAGMA cache_size = -{cache_kib};
+PRAGMA synchronous = {durability};
+PRAGMA mmap_size = 0;
+PRAGMA temp_store = MEMORY;
+PRAGMA wal_autocheckpoint = {wal_pages};
+PRAGMA journal_size_limit = {wal_bytes};
+"""
+"""The documents' set, but for mmap_size: with it, a file that somebody truncates (a `cp` onto it) is no error of
+one tenant but a SIGBUS, the end of the process for all of them. journal_size_limit is not theirs: a -wal that a
+slow reader let grow is cut back to it by the next checkpoint."""
 
-CHECKPOINT_PAGES = 4000
-"""So many pages in the -wal that are not in the file, 16 MB, ask for a checkpoint beside the writers."""
+SHARE_PRAGMAS = """
+PRAGMA cache_size = -{cache_kib};
+PRAGMA wal_autocheckpoint = {wal_pages};
+PRAGMA journal_size_limit = {wal_bytes};
+"""
+
+WAL_PAGES = 10_000
+"""Of these pages, a commit checkpoints by itself: a backstop, see CHECKPOINT_SHARE."""
+
+PAGE_BYTES = 4096
+
+WAL_VERSIONS = slice(18, 20)
+"""The two bytes of a file's header that say which version of the format writes and reads it: 2 is WAL."""
+
+CHECKPOINT_SHARE = 0.4
+"""This share of them in the -wal and not in the file, 16 MB of 40, asks for a checkpoint beside the writers."""
 
 CHECKPOINT_INTERVAL = 0.1
 """Seconds between two looks at the -wal."""
@@ -82,6 +97,23 @@ def identity_of(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
+class Image:
+    """A database in memory, to be written to a file in one piece."""
+
+    def __init__(self) -> None:
+        self._connection = apsw.Connection(":memory:")
+
+    def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+        """Run a statement."""
+        return self._connection.execute(sql, parameters).fetchall()
+
+    def to_bytes(self) -> bytearray:
+        """Return what a file in WAL mode holds that was closed after the same statements."""
+        found = bytearray(self._connection.serialize("main"))
+        found[WAL_VERSIONS] = bytes([2, 2])
+        return found
+
+
 class Database:
     """A connection that waits its turn and raises our errors.
 
@@ -98,6 +130,7 @@ class Database:
         immutable: bool = False,
         busy_timeout: float = 5.0,
         cache_kib: int = 8192,
+        wal_pages: int = WAL_PAGES,
         tenant: str | None = None,
         turn: Turn | None = None,
         load: Load | None = None,
@@ -113,6 +146,7 @@ class Database:
         """Seconds of the longest of these waits."""
         self.on_long_wal: Callable[[], object] | None = None
         """Called after a commit, when it is time for a checkpoint."""
+        self._checkpoint_pages = wal_pages * CHECKPOINT_SHARE
         self.load = load or Load(new_slot(), 0.0, time.monotonic)
         """How busy the file is."""
         self.operations = 1
@@ -148,10 +182,14 @@ class Database:
         self._connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         self._connection.set_busy_handler(self._wait_for_lock)
         try:
-            self.execute(f"PRAGMA cache_size = {-cache_kib}")
-            self.execute(f"PRAGMA synchronous = {durability.value}")
-            for pragma, value in PRAGMAS.items():
-                self.execute(f"PRAGMA {pragma} = {value}")
+            self.execute(
+                PRAGMAS.format(
+                    cache_kib=cache_kib,
+                    durability=durability.value,
+                    wal_pages=wal_pages,
+                    wal_bytes=wal_pages * PAGE_BYTES,
+                ),
+            )
         except TenantqError:
             self.close()
             raise
@@ -166,6 +204,12 @@ class Database:
                 tenant=self.tenant,
             )
         self.check_alone()
+
+    def resize(self, *, cache_kib: int, wal_pages: int) -> None:
+        """Let the page cache and the -wal grow as far as this from now on; a larger cache gives its pages back."""
+        self._checkpoint_pages = wal_pages * CHECKPOINT_SHARE
+        wal_bytes = wal_pages * PAGE_BYTES
+        self.execute(SHARE_PRAGMAS.format(cache_kib=cache_kib, wal_pages=wal_pages, wal_bytes=wal_bytes))
 
     def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """Run one statement and return all its rows, so that no open cursor holds a snapshot."""
@@ -243,7 +287,7 @@ class Database:
         if self.on_long_wal is not None and now >= self._next_look:
             self._next_look = now + CHECKPOINT_INTERVAL
             with contextlib.suppress(TenantqError):  # the commit stands, and the next one meets the fault
-                if self.wal_pages() >= CHECKPOINT_PAGES:
+                if self.wal_pages() >= self._checkpoint_pages:
                     self.on_long_wal()
 
     @property

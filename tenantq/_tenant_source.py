@@ -21,9 +21,6 @@ __all__ = ["TenantSource"]
 
 logger = logging.getLogger("tenantq.worker")
 
-TENANT_PAUSE = 5.0
-"""Seconds until a tenant whose file failed is tried again."""
-
 
 class TenantSource(ClaimingSource):
     """The tenants of a store, in turns: each gets a share of the room, then goes to the end of the line.
@@ -167,10 +164,12 @@ class TenantSource(ClaimingSource):
             if tenant_id not in self._of_other_versions:  # said once: it lasts until this process is replaced
                 self._of_other_versions.add(tenant_id)
                 logger.warning("a tenant is not served by this version: %s", exc, extra={"tenant": tenant_id})
-            self._put_on_schedule(tenant_id, TENANT_PAUSE)
-        except Exception:
+            self._put_on_schedule(tenant_id, self._store.failing_tenants.note(tenant_id, exc))
+        except Exception as exc:
             logger.warning("a tenant could not be served", exc_info=True, extra={"tenant": tenant_id})
-            self._put_on_schedule(tenant_id, TENANT_PAUSE)
+            self._put_on_schedule(tenant_id, self._store.failing_tenants.note(tenant_id, exc))
+        else:
+            self._store.failing_tenants.clear(tenant_id)
         return claimed
 
     def _queue_up(self, tenant_id: str) -> None:

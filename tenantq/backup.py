@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from tenantq import _foreign, _migrations, _schema
+from tenantq._creation import temporary_file
 from tenantq._file import TenantFile
 from tenantq._sqlite import Database, Durability, identity_of
 from tenantq._undeliverable import recount
@@ -197,15 +197,12 @@ def _lost_events(file: TenantFile) -> list[str]:
 
 @contextlib.contextmanager
 def _temporary(target: Path) -> Iterator[Path]:
-    temporary = target.parent / f"{_schema.TEMPORARY_PREFIX}{secrets.token_hex(8)}"
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        try:
-            yield temporary
-        finally:
-            temporary.unlink(missing_ok=True)
-            _schema.remove_sidecars(temporary)
+        with temporary_file(target.parent) as temporary:
+            # Now, and not when it has its name: there SQLite's locks of this process would go with the descriptor.
+            temporary.close()
+            yield temporary.path
     except OSError as exc:
         raise TenantFileError(f"{target}: {exc}", path=str(target)) from exc
 
@@ -214,11 +211,14 @@ def _temporary(target: Path) -> Iterator[Path]:
 def _no_other_process(path: Path, tenant_id: str) -> Iterator[None]:
     """Hold SQLite's lock on a file, which works on a damaged one too; raise TenantInUse if it is held.
 
-    Of this process, too: its own locks are not in the way, and would go with the descriptor.
+    And if this process has it open: its own locks are not in the way of this one, and would go with it.
     """
-    if _foreign.is_open(identity_of(path)):
+    identity = identity_of(path)
+    _foreign.check_alone(identity, str(path), tenant_id)
+    if _foreign.is_open(identity):
         raise TenantInUse(
             f"this process has tenant {tenant_id!r} open in another store, or reads it",
+            hint="close that store first, and try again",
             tenant=tenant_id,
             path=str(path),
         )

@@ -13,18 +13,16 @@ from tenantq.errors import InvalidArgument
 
 __all__ = ["StoreConfig"]
 
-CACHE_KIB = 262_144
-"""The documents' cache_size of 256 MiB: the most that one tenant's page cache may grow to."""
-
-MIN_CACHE_KIB = 2_048
-
-CACHE_BUDGET_KIB = 1_048_576
-"""1 GiB: what the page caches of all open tenants may grow to, when they are opened side by side."""
-
 DESCRIPTORS_PER_TENANT = 3
 """The file, its -wal and its -shm."""
 
 MAX_OPEN_TENANTS = 1_000
+
+MAX_CACHE_BYTES = 2**30
+"""1 GiB: four hot tenants with the documents' cache of 256 MiB each, or a thousand with one MiB."""
+
+MAX_WAL_BYTES = 2**32
+"""4 GiB: a hundred tenants with the documents' 40 MB each, or a thousand with 4 MB."""
 
 
 class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +33,10 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that a call waits for the write lock: the documents' busy_timeout of 5000 ms."""
     max_open_tenants: int = 0
     """0: as many as half of this process's file descriptors allow, MAX_OPEN_TENANTS at most."""
+    max_cache_bytes: int = MAX_CACHE_BYTES
+    """What the page caches of all open tenants may come to."""
+    max_wal_bytes: int = MAX_WAL_BYTES
+    """What their -wal files may come to before they are checkpointed."""
     max_depth: int | None = None
     """Messages that each queue of a tenant may hold which has no bound of its own."""
     memory_depth: int = 10_000
@@ -49,6 +51,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
         check_seconds(self.busy_timeout, "busy_timeout")
         if self.max_open_tenants < 0:
             raise InvalidArgument(f"max_open_tenants {self.max_open_tenants} is negative")
+        check_limit(self.max_cache_bytes, "max_cache_bytes")
+        check_limit(self.max_wal_bytes, "max_wal_bytes")
         if self.max_depth is not None:
             check_limit(self.max_depth, "max_depth")
         if self.memory_depth < 1:
@@ -74,7 +78,3 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
         if soft == resource.RLIM_INFINITY:
             return MAX_OPEN_TENANTS
         return max(4, min(MAX_OPEN_TENANTS, soft // 2 // DESCRIPTORS_PER_TENANT))
-
-    def cache_kib(self, open_tenants: int) -> int:
-        """Return the cache of the next tenant: the documents' for a few, less for one of many."""
-        return max(MIN_CACHE_KIB, min(CACHE_KIB, CACHE_BUDGET_KIB // (open_tenants + 1)))

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 __all__ = [
     "CorruptFile",
+    "CronMissing",
     "DeclarationError",
     "DiskFull",
     "FileReplaced",
     "ForeignHandle",
     "InvalidArgument",
+    "InvalidCron",
     "InvalidName",
     "InvalidTenantId",
     "LeaseLost",
@@ -76,6 +78,20 @@ class InvalidName(InvalidArgument):
     """A queue, topic, key or worker name is not one."""
 
     default_hint = "a name is 1 to 128 characters of Unicode without control characters"
+
+
+class InvalidCron(InvalidArgument):
+    """A cron expression is not one, or never fires."""
+
+    default_hint = (
+        "five fields: minute, hour, day of the month, month, day of the week, such as '30 6 * * MON-FRI'"
+    )
+
+
+class CronMissing(TenantqError):
+    """Periodic messages need cronsim, which is not installed."""
+
+    default_hint = "pip install 'tenantq[cron]'"
 
 
 class PayloadError(InvalidArgument):

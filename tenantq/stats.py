@@ -85,10 +85,12 @@ class TenantStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoreActivity(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process has done on a store's files since it opened the store. All but the first only grow."""
+    """What one process has done on a store's files since it opened the store. All but the first two only grow."""
 
     open_tenants: int = 0
     """Files that are open now."""
+    failing_tenants: int = 0
+    """Tenants that could not be served when this process last tried: see `Store.failing`."""
     commits: int = 0
     operations: int = 0
     """Calls that those transactions carried."""
@@ -105,6 +107,7 @@ class StoreActivity(msgspec.Struct, frozen=True, kw_only=True):
         """Return it with what was done on one more file."""
         return StoreActivity(
             open_tenants=self.open_tenants + 1,
+            failing_tenants=self.failing_tenants,
             commits=self.commits + commits,
             operations=self.operations + operations,
             busy_waits=self.busy_waits + waits,

@@ -8,18 +8,22 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from msgspec import structs
 
 from tenantq import _migrations, _schema, naming
 from tenantq._board import Board, new_slot
+from tenantq._budget import Budget, is_out_of_descriptors
 from tenantq._checkpointer import Checkpointer, checkpoint
+from tenantq._creation import clear_leftovers, create_file
 from tenantq._doorbell import Doorbell, slot_of, slot_of_key
+from tenantq._failing import FailingTenant, FailingTenants
 from tenantq._file import TenantFile
 from tenantq._filesystem import refuse_network_filesystem
 from tenantq._handle import Handle
@@ -27,12 +31,14 @@ from tenantq._listeners import Listeners
 from tenantq._load import Load, name_of
 from tenantq._producers import Rooms
 from tenantq._schedule import Entry, Schedule, Work
-from tenantq._sqlite import Database, check_sqlite_version, identity_of
+from tenantq._sqlite import Database, Durability, check_sqlite_version, identity_of
+from tenantq._store_periods import FILE_NAME as PERIODS_FILE
+from tenantq._store_periods import StorePeriods
 from tenantq._turns import Turn
 from tenantq.backoff import Backoff
 from tenantq.backup import restore_file
 from tenantq.clock import Clock, SystemClock
-from tenantq.config import StoreConfig
+from tenantq.config import MAX_CACHE_BYTES, MAX_WAL_BYTES, StoreConfig
 from tenantq.errors import (
     NewerFile,
     OlderFile,
@@ -44,11 +50,14 @@ from tenantq.errors import (
     UnknownTenant,
 )
 from tenantq.memory import MemoryQueue
+from tenantq.periodic import StorePeriodic
 from tenantq.stats import StoreActivity
 from tenantq.tenant import Tenant
 from tenantq.watch import Watch, list_names, list_shards
 
 __all__ = ["Store", "open"]
+
+T = TypeVar("T")
 
 ROOM_BELL = ".room"
 """The file of the bell that tells of room in bounded queues."""
@@ -64,6 +73,8 @@ def open(  # noqa: A001 - tenantq.open reads as it should
     create: bool = True,
     busy_timeout: float = 5.0,
     max_open_tenants: int = 0,
+    max_cache_bytes: int = MAX_CACHE_BYTES,
+    max_wal_bytes: int = MAX_WAL_BYTES,
     max_depth: int | None = None,
     memory_depth: int = 10_000,
     max_outbox: int | None = None,
@@ -77,7 +88,11 @@ def open(  # noqa: A001 - tenantq.open reads as it should
     but power loss or a crash of the machine may take the last ones. "full": it survives those too, at the
     price of a disk sync for each commit.
     busy_timeout: seconds that a call waits for its turn at a tenant's file before it raises TenantBusy.
-    max_open_tenants: files open at once; 0 for as many as the process's descriptors allow.
+    max_open_tenants: files open at once, three descriptors each; 0 for as many as half of the process's
+    descriptors (`ulimit -n`) allow, 1,000 at most. Where the application has taken the rest, fewer are open for
+    a while.
+    max_cache_bytes: what SQLite's page caches of all open tenants may come to; a tenant's is 256 MiB at most.
+    max_wal_bytes: what their -wal files may come to before they are checkpointed; a tenant's is 40 MB at most.
     max_depth: messages that each queue of a tenant holds, where `Tenant.limit` gives it no bound of its own; one
     more waits for room or raises QueueFull. None for no bound.
     memory_depth: messages that the memory layer holds; one more raises QueueFull.
@@ -93,6 +108,8 @@ def open(  # noqa: A001 - tenantq.open reads as it should
         durability=durability,
         busy_timeout=busy_timeout,
         max_open_tenants=max_open_tenants,
+        max_cache_bytes=max_cache_bytes,
+        max_wal_bytes=max_wal_bytes,
         max_depth=max_depth,
         memory_depth=memory_depth,
         max_outbox=max_outbox,
@@ -122,8 +139,9 @@ class Store:
         self.root = root
         self.config = config
         self.clock = clock
-        self._handles: dict[str, Handle] = {}
-        self._open_limit = config.open_limit()
+        self._handles: OrderedDict[str, Handle] = OrderedDict()  # in the order in which the clock's hand passes
+        self._unequal: set[Handle] = set()
+        self._budget = Budget(config, clock)
         self._watches: tuple[Watch, ...] = ()
         self._doorbell = Doorbell(root)
         self._room_bell = Doorbell(root, ROOM_BELL)
@@ -134,6 +152,8 @@ class Store:
         self._memory: MemoryQueue | None = None
         self._past = StoreActivity()
         self._prepared: dict[str, tuple[int, int] | None] = {}
+        self.failing_tenants = FailingTenants(clock)
+        """What `failing` tells of. For the other modules of this package."""
         self.is_closed = False
         """Whether `close` was called."""
         self._make_locks()
@@ -155,12 +175,7 @@ class Store:
         """
         self._check_open()
         for shard in list_shards(self.root):
-            for name in sorted(list_names(shard)):
-                tenant_id = naming.tenant_id_of(name)
-                if tenant_id is None and naming.is_hashed(name):
-                    tenant_id = self._read_id(shard / name)
-                if tenant_id is not None and _schema.path_of(self.root, tenant_id) == shard / name:
-                    yield tenant_id
+            yield from self.tenants_of(shard.name)
 
     def __contains__(self, tenant_id: object) -> bool:
         self._check_open()
@@ -184,6 +199,7 @@ class Store:
             _schema.remove_sidecars(path)
             _schema.sync_directory(path.parent)
             self._schedule.drop(naming.key_of(tenant_id))
+        self.failing_tenants.clear(tenant_id)
         return True
 
     def restore(self, tenant_id: str, source: str | os.PathLike[str], *, replace: bool = True) -> None:
@@ -216,9 +232,8 @@ class Store:
         path = _schema.path_of(self.root, naming.check_tenant_id(tenant_id))
         with self.exclusive(tenant_id):
             if not path.exists():
-                _schema.remove_sidecars(path)
-                _schema.create_file(path, tenant_id)
-            # A file is looked at once: later its own library may have it open.
+                self._make_file(tenant_id, path)
+            # A file is looked at once: later the application's library may have it open.
             elif self._prepared.get(tenant_id) != identity_of(path):
                 self._bring_file_to_schema(tenant_id, path)
             self._prepared[tenant_id] = identity_of(path)
@@ -259,6 +274,12 @@ class Store:
         return watch
 
     @property
+    def periodic(self) -> StorePeriodic:
+        """The periodic messages for all tenants: `add`, `list` and `remove`. They lie in a file of the store."""
+        self._check_open()
+        return StorePeriodic(self.clock, self.periods)
+
+    @property
     def memory(self) -> MemoryQueue:
         """The memory layer of this store in this process: a restart empties it."""
         self._check_open()
@@ -278,7 +299,15 @@ class Store:
             found = self._past
             for handle in self._handles.values():
                 found = found.plus(*handle.activity())
-        return found
+        return structs.replace(found, failing_tenants=len(self.failing_tenants))
+
+    def failing(self) -> list[FailingTenant]:
+        """Return the tenants that this process could not serve when it last tried, the longest failing first.
+
+        A worker tries each again after a second, and after twice as long each time, a minute at most; one that
+        works again is no longer among them. Opens no file.
+        """
+        return self.failing_tenants.listed()
 
     def close(self) -> None:
         """Close every open tenant: each leaves one file, complete, where no other process has it open.
@@ -338,6 +367,31 @@ class Store:
 
     # For the other modules of this package
 
+    def tenants_of(self, shard_name: str) -> Iterator[str]:
+        """Yield the ids of the tenants that have a file in one shard."""
+        shard = self.root / shard_name
+        names = sorted(list_names(shard))
+        clear_leftovers(shard, names)
+        for name in names:
+            tenant_id = naming.tenant_id_of(name)
+            if tenant_id is None and naming.is_hashed(name):
+                tenant_id = self._read_id(shard / name)
+            if tenant_id is None or naming.shard_name(tenant_id) != shard_name:
+                continue
+            if naming.file_name(tenant_id) == name:
+                yield tenant_id
+
+    @property
+    def periods_path(self) -> Path:
+        """Where the periodic messages for all tenants lie."""
+        return self.root / PERIODS_FILE
+
+    def periods(self, *, create: bool = False) -> contextlib.AbstractContextManager[StorePeriods | None]:
+        """Open the file of the periodic messages for all tenants; None if there is none and none is to be made."""
+        self._check_open()
+        config = self.config
+        return StorePeriods.opened(self.root, self.clock, config.durability, config.busy_timeout, create=create)
+
     def handle(self, tenant_id: str, path: Path, *, create: bool) -> Handle | None:
         """Return the open file of a tenant; None if it has none and is not to be made."""
         with self._gate(tenant_id):
@@ -349,11 +403,15 @@ class Store:
             if not path.exists():
                 if not create:
                     return None
-                with self._shard_lock(path.parent):
-                    if not path.exists():
-                        _schema.remove_sidecars(path)
-                        _schema.create_file(path, tenant_id)
-            return self._open(tenant_id, path)
+                self._with_descriptors(partial(self._create, tenant_id, path))
+            try:
+                handle = self._open(tenant_id, path)
+            except TenantFileError as exc:
+                if not isinstance(exc, TenantBusy):
+                    self.failing_tenants.note(tenant_id, exc)
+                raise
+            self.failing_tenants.clear(tenant_id)
+            return handle
 
     def announce(self, tenant_id: str) -> None:
         """Tell who listens that a tenant may have anything: it was changed by other means than ours."""
@@ -413,8 +471,13 @@ class Store:
     def _shard_lock(self, shard: Path) -> Iterator[None]:
         # Between processes: one makes, deletes or replaces files of a shard at a time.
         try:
-            shard.mkdir(mode=0o700, exist_ok=True)
-            descriptor = os.open(shard, os.O_RDONLY)
+            try:
+                descriptor = os.open(shard, os.O_RDONLY)
+            except FileNotFoundError:
+                shard.mkdir(mode=0o700, exist_ok=True)
+                if self.config.durability is Durability.FULL:
+                    _schema.sync_directory(shard.parent)
+                descriptor = os.open(shard, os.O_RDONLY)
         except OSError as exc:
             raise TenantFileError(f"{shard}: {exc}", path=str(shard)) from exc
         try:
@@ -427,14 +490,25 @@ class Store:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
+    def _create(self, tenant_id: str, path: Path) -> None:
+        with self._shard_lock(path.parent):
+            if not path.exists():
+                self._make_file(tenant_id, path)
+
+    def _make_file(self, tenant_id: str, path: Path) -> None:
+        _schema.remove_sidecars(path)
+        is_full = self.config.durability is Durability.FULL
+        create_file(path, tenant_id, survives_power_loss=is_full)
+
     def _open(self, tenant_id: str, path: Path) -> Handle:
         with self._lock:
             self._opening += 1
         try:
             self._make_room()
-            handle = self._open_file(tenant_id, path)
+            handle = self._with_descriptors(partial(self._open_file, tenant_id, path))
             with self._lock:
                 self._handles[tenant_id] = handle
+            self._share_out()
             if self.is_closed:  # meanwhile, and `close` may have missed this one
                 self.close()
                 self._check_open()
@@ -457,7 +531,8 @@ class Store:
             path,
             durability=self.config.durability,
             busy_timeout=self.config.busy_timeout,
-            cache_kib=self.config.cache_kib(len(self._handles)),
+            cache_kib=self._budget.share.cache_kib,
+            wal_pages=self._budget.share.wal_pages,
             tenant=tenant_id,
             turn=None if place is None else Turn(place),
             load=Load(new_slot() if place is None else place, name_of(tenant_id), self.clock.monotonic),
@@ -474,7 +549,8 @@ class Store:
                 tell_of_room=self.rooms.bell_of(tenant_id),
                 entry=entry,
             )
-            file.end_leases_of_another_boot()
+            if "boot_id" in meta:  # else no claim was ever made
+                file.end_leases_of_another_boot()
         except (NewerFile, OlderFile):
             database.close_untouched()
             raise
@@ -521,18 +597,52 @@ class Store:
             if handle is not None and not handle.is_closed:
                 checkpoint(handle)
 
+    def _with_descriptors(self, action: Callable[[], T]) -> T:
+        """Open files by `action`; where no descriptor is left for them, close tenants and try again."""
+        while True:
+            try:
+                return action()
+            except TenantFileError as exc:
+                if not is_out_of_descriptors():
+                    raise
+                with self._lock:
+                    before = len(self._handles)
+                    self._budget.lower(before)
+                self._make_room()
+                if len(self._handles) >= before:
+                    hint = "raise its limit (ulimit -n), or let it open fewer files"
+                    text = f"{exc.path}: this process has no file descriptor left"
+                    raise TenantFileError(text, hint=hint, tenant=exc.tenant, path=exc.path) from exc
+
     def _make_room(self) -> None:
-        # Second chance: what was used since the last round stays once more; what is in use stays anyway.
-        for spares_used in (True, False):
+        # Second chance: what was used since the hand of the clock passed it stays once more; what is in use stays
+        # anyway.
+        for _ in range(2 * len(self._handles)):
             with self._lock:
-                handles = list(self._handles.items())
-            for tenant_id, handle in handles:
-                if len(self._handles) + self._opening <= self._open_limit:
+                if not self._handles or len(self._handles) + self._opening <= self._budget.limit():
                     return
-                if handle.was_used and spares_used:
-                    handle.was_used = False
-                else:
-                    self._evict(tenant_id, handle)
+                tenant_id, handle = next(iter(self._handles.items()))
+                self._handles.move_to_end(tenant_id)
+            if handle.was_used:
+                handle.was_used = False
+            else:
+                self._evict(tenant_id, handle)
+
+    def _share_out(self) -> None:
+        """Give each open tenant its share of the budgets, where that is another one now; later, to one in use."""
+        with self._lock:
+            if self._budget.is_shared_anew(len(self._handles)):
+                self._unequal = set(self._handles.values())
+            if not self._unequal:
+                return
+            unequal, share = list(self._unequal), self._budget.share
+        for handle in unequal:
+            with contextlib.suppress(TenantqError):  # the next call that uses the file meets its fault
+                if not handle.resize(cache_kib=share.cache_kib, wal_pages=share.wal_pages):
+                    continue
+            with self._lock:
+                if self._budget.share is share:
+                    self._unequal.discard(handle)
 
     def _evict(self, tenant_id: str, handle: Handle) -> None:
         gate = self._gate_of(tenant_id)
@@ -547,6 +657,7 @@ class Store:
         with self._lock:
             if self._handles.get(tenant_id) is handle:
                 del self._handles[tenant_id]
+                self._unequal.discard(handle)
                 self._past = structs.replace(self._past.plus(*handle.activity()), open_tenants=0)
 
     def _unwatch(self, watch: Watch) -> None:
@@ -588,7 +699,8 @@ class Store:
     def _after_fork_in_child(self) -> None:
         for handle in self._handles.values():
             handle.disown()
-        self._handles = {}
+        self._handles = OrderedDict()
+        self._unequal = set()
         self._watches = ()
         self._doorbell.after_fork()
         self._room_bell.after_fork()
@@ -597,6 +709,7 @@ class Store:
         self._start_listening()
         self._memory = None
         self._past = StoreActivity()
+        self.failing_tenants = FailingTenants(self.clock)
         self._make_locks()
 
 

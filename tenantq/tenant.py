@@ -24,6 +24,7 @@ from tenantq.inbox import Inbox
 from tenantq.message import Message
 from tenantq.naming import check_name
 from tenantq.outbox import Outbox
+from tenantq.periodic import TenantPeriodic
 from tenantq.router import Layer, declaration_of
 from tenantq.stats import TenantStats, is_blocked, read_stats, size_of, warnings_of
 from tenantq.transaction import Transaction
@@ -170,7 +171,7 @@ class Tenant(TenantLeases, TenantProducers):
     def notify(self) -> None:
         """Tell the workers and forwarders of all processes that something was committed without tenantq.
 
-        To be called behind the COMMIT of what `tenantq.statements` enqueued; a sweep finds it too, but later. Opens
+        To be called behind the COMMIT of what `tenantq.statements` enqueued; a sweep finds it too, later. Opens
         no file. Raises UnknownTenant, and ForeignHandle where this process has the file open by two libraries.
         """
         identity = identity_of(self.path)
@@ -382,6 +383,11 @@ class Tenant(TenantLeases, TenantProducers):
     def inbox(self) -> Inbox:
         """What the shared layer sent to the tenant, for a deliverer."""
         return Inbox(self.id, self.clock, read=self._read, write=self._write)
+
+    @property
+    def periodic(self) -> TenantPeriodic:
+        """The tenant's periodic messages: `add`, `list` and `remove`. They lie in its file."""
+        return TenantPeriodic(self.clock, read=self._read, write=self._write)
 
     def __repr__(self) -> str:
         return f"Tenant({self.id!r})"

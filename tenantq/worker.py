@@ -16,6 +16,7 @@ from tenantq._handlers import Handlers
 from tenantq._leases import worker_name
 from tenantq._sources import ClaimingSource, MemorySource, SharedQueue, SharedSource, Source
 from tenantq._tenant_source import TenantSource
+from tenantq._walk import PeriodicWalk
 from tenantq.arguments import check_lease, check_limit, check_seconds
 from tenantq.errors import InvalidArgument, LeaseLost, TenantqError
 from tenantq.message import Message
@@ -74,6 +75,7 @@ class Worker:
         self._running: dict[int, tuple[Source, Message[Any]]] = {}
         self._threads: list[threading.Thread] = []
         self._lease_keeper = threading.Thread()
+        self._walk = PeriodicWalk(store)
         # A signal handler may interrupt the very thread that holds an Event's lock; this queue's put cannot.
         self._requests: SimpleQueue[None] = SimpleQueue()
         self._is_drained = threading.Event()
@@ -125,6 +127,7 @@ class Worker:
         self._lease_keeper = threading.Thread(target=self._keep_leases, name="tenantq-leases", daemon=True)
         for thread in (*self._threads, self._lease_keeper):
             thread.start()
+        self._walk = PeriodicWalk(self.store).start()
         return self
 
     def stop(self) -> None:
@@ -138,12 +141,14 @@ class Worker:
             return
         self._is_ending = True  # from here on no thread begins anything
         logger.info("draining")
+        self._walk.request_stop()
         for source in self._sources:
             _give_back(source.stop())
         self._ring()
         deadline = time.monotonic() + self.drain_timeout
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+        self._walk.stop()
         self._is_drained.set()
         self._lease_keeper.join()
         self._requests = SimpleQueue()  # heeded: what is asked from now on is asked of the next run
@@ -157,6 +162,7 @@ class Worker:
         """
         handled = 0
         failures: dict[str, TenantqError] = {}
+        self._walk_once(failures)
         is_done = False
         while not is_done:
             is_done = True
@@ -233,6 +239,12 @@ class Worker:
                 hint="give it Worker(bridge=tenantq_bridge.PostgresQueue(dsn))",
             )
         return queues
+
+    def _walk_once(self, failures: dict[str, TenantqError]) -> None:
+        try:
+            PeriodicWalk(self.store).run_once()
+        except TenantqError as exc:
+            failures[""] = exc  # of no tenant
 
     def _claim_round(self, failures: dict[str, TenantqError]) -> Iterator[tuple[Layer, Message[Any]]]:
         """Claim one message of each queue that has one, each when the one before it was handled."""

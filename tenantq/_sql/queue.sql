@@ -30,7 +30,8 @@ SELECT
         WHERE queue = :queue AND claimed_by IS NULL AND due_at IS NULL
     ),
     EXISTS (SELECT 1 FROM queue INDEXED BY queue_due WHERE due_at <= :now)
-    OR EXISTS (SELECT 1 FROM queue INDEXED BY queue_leased WHERE leased_until <= :boottime),
+    OR EXISTS (SELECT 1 FROM queue INDEXED BY queue_leased WHERE leased_until <= :boottime)
+    OR EXISTS (SELECT 1 FROM tenantq_periodic WHERE due_at <= :now),
     EXISTS (SELECT 1 FROM tenantq_paused WHERE queue = :queue);
 
 -- name: claim_message
@@ -138,7 +139,8 @@ UPDATE queue SET lease_token = NULL WHERE id = :id;
 -- name: next_due
 SELECT
     (SELECT min(due_at) FROM queue INDEXED BY queue_due WHERE due_at IS NOT NULL),
-    (SELECT min(leased_until) FROM queue INDEXED BY queue_leased WHERE leased_until IS NOT NULL);
+    (SELECT min(leased_until) FROM queue INDEXED BY queue_leased WHERE leased_until IS NOT NULL),
+    (SELECT min(due_at) FROM tenantq_periodic);
 
 -- name: find_claimable
 -- What a claim takes, in its order and as it will be, from an index that holds only what may be taken now.

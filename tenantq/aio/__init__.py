@@ -23,9 +23,21 @@ two statements) costs no thread. Errors, outcomes and message types are the core
 from tenantq.aio.memory import MemoryQueue
 from tenantq.aio.message import Message
 from tenantq.aio.outbox import Inbox, Outbox
+from tenantq.aio.periodic import PeriodicMessages
 from tenantq.aio.store import Store, open  # noqa: A004 - tenantq.aio.open reads as it should
 from tenantq.aio.tenant import Tenant
 from tenantq.aio.transaction import Transaction
 from tenantq.aio.worker import Worker
 
-__all__ = ["Inbox", "MemoryQueue", "Message", "Outbox", "Store", "Tenant", "Transaction", "Worker", "open"]
+__all__ = [
+    "Inbox",
+    "MemoryQueue",
+    "Message",
+    "Outbox",
+    "PeriodicMessages",
+    "Store",
+    "Tenant",
+    "Transaction",
+    "Worker",
+    "open",
+]

@@ -29,6 +29,10 @@ def awaitable(method: Callable[Concatenate[S, P], T], *, merges: bool = False) -
 
     @functools.wraps(method)
     async def call(self: Caller, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._call(lambda core: method(core, *args, **kwargs), merges=merges)
+        def verb(core: S) -> T:
+            found: Callable[P, T] = getattr(core, method.__name__)  # a subclass may have its own
+            return found(*args, **kwargs)
+
+        return await self._call(verb, merges=merges)
 
     return call

@@ -11,15 +11,18 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from tenantq import store as core
+from tenantq._failing import FailingTenant
 from tenantq.aio._bells import Bells
 from tenantq.aio._core import Core
 from tenantq.aio._pool import Pool, to_the_end
 from tenantq.aio.memory import MemoryQueue
+from tenantq.aio.periodic import PeriodicMessages
 from tenantq.aio.tenant import Tenant
 from tenantq.aio.transaction import Transaction
 from tenantq.arguments import check_limit, check_seconds
 from tenantq.backoff import Backoff
 from tenantq.clock import Clock
+from tenantq.config import MAX_CACHE_BYTES, MAX_WAL_BYTES
 from tenantq.errors import StoreClosed, WrongEventLoop
 from tenantq.stats import StoreActivity
 
@@ -44,10 +47,13 @@ def open(  # noqa: A001 - tenantq.aio.open reads as it should
     create: bool = True,
     busy_timeout: float = 5.0,
     max_open_tenants: int = 0,
+    max_cache_bytes: int = MAX_CACHE_BYTES,
+    max_wal_bytes: int = MAX_WAL_BYTES,
     max_depth: int | None = None,
     memory_depth: int = 10_000,
     max_outbox: int | None = None,
     backoff: Backoff | None = None,
+    migrate: bool = True,
     clock: Clock | None = None,
     threads: int = DEFAULT_THREADS,
     transaction_timeout: float = DEFAULT_TRANSACTION_TIMEOUT,
@@ -65,10 +71,13 @@ def open(  # noqa: A001 - tenantq.aio.open reads as it should
         create=create,
         busy_timeout=busy_timeout,
         max_open_tenants=max_open_tenants,
+        max_cache_bytes=max_cache_bytes,
+        max_wal_bytes=max_wal_bytes,
         max_depth=max_depth,
         memory_depth=memory_depth,
         max_outbox=max_outbox,
         backoff=backoff,
+        migrate=migrate,
         clock=clock,
     )
     return Store(store, threads=threads, transaction_timeout=transaction_timeout)
@@ -136,14 +145,27 @@ class Store:
         """
         return await self._call_on(tenant_id, lambda _tenant: self.core.prepare(tenant_id))
 
+    async def migrate(self, tenant_id: str) -> int | None:
+        """Bring a tenant's file to this version's schema. See `tenantq.Store.migrate`."""
+        return await self._call_on(tenant_id, lambda _tenant: self.core.migrate(tenant_id))
+
     @property
     def memory(self) -> MemoryQueue:
         """The memory layer of this store in this process: a restart empties it."""
         return MemoryQueue(self.core.memory)
 
+    @property
+    def periodic(self) -> PeriodicMessages:
+        """The periodic messages for all tenants: `add`, `list` and `remove`. They lie in a file of the store."""
+        return PeriodicMessages(lambda verb: self._pool_of_loop().run_apart(lambda: verb(self.core.periodic)))
+
     def activity(self) -> StoreActivity:
         """Return what this process has done on the files since it opened the store; opens none, and locks none."""
         return self.core.activity()
+
+    def failing(self) -> list[FailingTenant]:
+        """Return the tenants that this process could not serve when it last tried, the longest failing first."""
+        return self.core.failing()
 
     async def close(self) -> None:
         """Close every open tenant: each leaves one file, complete, where no other process has it open.

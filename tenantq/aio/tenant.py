@@ -17,6 +17,7 @@ from tenantq.aio._core import Core, NoRoom
 from tenantq.aio._verbs import Verb, awaitable
 from tenantq.aio.message import Message
 from tenantq.aio.outbox import Inbox, Outbox
+from tenantq.aio.periodic import PeriodicMessages
 from tenantq.aio.transaction import Transaction
 from tenantq.arguments import DEFAULT_MAX_ATTEMPTS, check_seconds
 from tenantq.errors import QueueFull
@@ -254,6 +255,11 @@ class Tenant:
     def inbox(self) -> Inbox:
         """What the shared layer sent to the tenant, for a deliverer."""
         return Inbox(self.id, self._call)
+
+    @property
+    def periodic(self) -> PeriodicMessages:
+        """The tenant's periodic messages: `add`, `list` and `remove`. They lie in its file."""
+        return PeriodicMessages(lambda verb: self._call(lambda tenant: verb(tenant.periodic)))
 
     def __repr__(self) -> str:
         return f"Tenant({self.id!r})"

@@ -165,6 +165,10 @@ class Worker:
         failures: dict[str, TenantqError] = {}
         thread = ThreadPoolExecutor(1, thread_name_prefix="tenantq-aio-once")
         try:
+            walking = asyncio.get_running_loop().run_in_executor(thread, self._engine.walk_once, failures)
+            if await to_the_end(walking):
+                raise asyncio.CancelledError
+            walking.result()
             while count := await self._run_round(self._engine.claim_round(failures), thread):
                 handled += count
         finally:
@@ -340,6 +344,7 @@ class _Engine(core.Worker):
         """Whether the last handler has ended."""
         self.begin = self._begin
         self.end = self._end
+        self.walk_once = self._walk_once
         self.claim_round = self._claim_round
         self.idle_wait = self._idle_wait
 

@@ -197,3 +197,16 @@ def test_options_are_checked_at_once(tmp_path: Path) -> None:
         tenantq.aio.open(tmp_path / "store", threads=0)
     with pytest.raises(InvalidArgument):
         tenantq.aio.open(tmp_path / "store", transaction_timeout=-1)
+
+
+def test_periodic_messages_of_a_tenant_and_of_the_store_are_added_listed_and_removed(
+    with_store: WithStore,
+) -> None:
+    async def body(store: tenantq.aio.Store) -> None:
+        for periodic in (store.tenant("acme").periodic, store.periodic):
+            added = await periodic.add("daily", "0 6 * * *", "report", {"n": 1})
+            assert await periodic.list() == (added,)
+            assert await periodic.remove("daily")
+            assert await periodic.list() == ()
+
+    with_store(body)

@@ -11,6 +11,7 @@ import pytest
 import tenantq
 import tenantq.aio
 from tenantq.inbox import Inbox
+from tenantq.periodic import PeriodicMessages
 
 PAIRS = [
     (tenantq.Store, tenantq.aio.Store),
@@ -20,6 +21,7 @@ PAIRS = [
     (tenantq.MemoryQueue, tenantq.aio.MemoryQueue),
     (tenantq.Outbox, tenantq.aio.Outbox),
     (Inbox, tenantq.aio.Inbox),
+    (PeriodicMessages, tenantq.aio.PeriodicMessages),
     (tenantq.Worker, tenantq.aio.Worker),
 ]
 
@@ -30,6 +32,9 @@ WITHOUT = {
         "announce",
         "listening",
         "exclusive",
+        "periods",
+        "periods_path",
+        "tenants_of",
     },
     tenantq.Tenant: {"route"},
     tenantq.Transaction: {"part", "go_on"},
@@ -37,7 +42,7 @@ WITHOUT = {
 """What threads have and coroutines have no use for."""
 
 NOT_AWAITED = {
-    tenantq.Store: {"tenant", "tenants", "activity"},
+    tenantq.Store: {"tenant", "tenants", "activity", "failing"},
     tenantq.Tenant: {"transaction"},
     tenantq.MemoryQueue: {"subscribe"},
     tenantq.Worker: {"on", "request_stop"},

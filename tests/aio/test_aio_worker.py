@@ -19,6 +19,7 @@ from tenantq import DeadLetter, Snooze
 from tenantq.errors import InvalidArgument, TenantqError
 from tenantq.message import Message as Delivery
 from tenantq.router import Layer
+from tenantq.testing import ManualClock
 from tests.aio.running import WithStore
 
 
@@ -323,3 +324,29 @@ def test_a_worker_without_handlers_does_not_start(with_store: WithStore) -> None
             await tenantq.aio.Worker(store).start()
 
     with_store(body)
+
+
+def test_it_gives_every_tenant_the_fires_of_the_store_s_periodic_messages(
+    with_store: WithStore,
+) -> None:
+    clock = ManualClock()
+
+    async def body(store: tenantq.aio.Store) -> None:
+        handled: list[str | None] = []
+        worker = tenantq.aio.Worker(store)
+
+        @worker.on("report")
+        async def report(message: tenantq.aio.Message[Any]) -> None:
+            handled.append(message.tenant)
+
+        for name in ("acme", "globex"):
+            await store.tenant(name).enqueue("other", 1)
+        await store.periodic.add("hourly", "0 * * * *", "report", 1)
+        clock.advance(3600)
+        assert await worker.run_once() == 2
+        clock.advance(3600)
+        async with worker:
+            await until(lambda: len(handled) == 4)
+        assert sorted(map(str, handled)) == ["acme", "acme", "globex", "globex"]
+
+    with_store(body, clock=clock)

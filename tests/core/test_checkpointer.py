@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tenantq
-from tenantq import _sqlite, stats
+from tenantq import _budget, _sqlite, stats
 from tenantq._checkpointer import Checkpointer, checkpoint
 from tests.children import Child
 from tests.core.test_fork import forked, status_of
@@ -33,7 +33,7 @@ connection.close()
 @pytest.fixture
 def early(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint is due after a few pages."""
-    monkeypatch.setattr(_sqlite, "CHECKPOINT_PAGES", PAGES)
+    monkeypatch.setattr(_sqlite, "CHECKPOINT_SHARE", PAGES / _sqlite.WAL_PAGES)
     monkeypatch.setattr(_sqlite, "CHECKPOINT_INTERVAL", 0.0)
 
 
@@ -125,9 +125,9 @@ def test_a_reader_that_stays_open_is_warned_of_and_the_wal_shrinks_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = 64 * 4096
-    monkeypatch.setitem(_sqlite.PRAGMAS, "journal_size_limit", limit)
+    monkeypatch.setattr(_budget, "MIN_WAL_PAGES", 1)
     monkeypatch.setattr(stats, "BLOCKED_PAGES", 4 * PAGES)
-    with tenantq.open(tmp_path) as store:
+    with tenantq.open(tmp_path, max_wal_bytes=limit) as store:
         acme = store.tenant("acme")
         acme.enqueue("mail", 1)
         assert acme.stats().warnings == ()

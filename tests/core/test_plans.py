@@ -15,7 +15,7 @@ from tenantq.testing import ManualClock
 
 FILES = {
     name: load_statements("tenantq", f"{name}.sql")
-    for name in ("queue", "dead", "outbox", "undeliverable", "stats", "bounds")
+    for name in ("queue", "dead", "outbox", "undeliverable", "stats", "bounds", "periodic")
 }
 STATEMENTS = {f"{file}.{name}": sql for file, statements in FILES.items() for name, sql in statements.items()}
 
@@ -48,8 +48,9 @@ SCANS_OF_FEW = (
     "SCAN queue USING COVERING INDEX queue_leased",
     "SCAN queue USING INDEX queue_ready",
     "SCAN tenantq_bound",
+    "SCAN tenantq_periodic",
 )
-"""Of the priorities in use, of the ids given, and of the first entry of an index or table."""
+"""Of the priorities in use, of the ids given, of the first entry of an index or table, and of few rows."""
 
 INDEXES = {
     "queue.find_key": "queue_key",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -103,31 +104,43 @@ def test_a_call_of_a_killed_process_is_whole_or_absent(tmp_path: Path, action: s
 
 CREATOR = """
 import os
-from tenantq import _schema
+from tenantq import _creation, _schema
 
-point = sys.argv[2]
-names = {"linking": "link", "unlinking": "unlink"}
+way, point = sys.argv[2:]
+if way == "named":
+    _creation._NAMELESS = 0
 if point == "building":
     _schema.write_schema = lambda *_: stop_here("at the point")
+elif point == "writing":
+    _creation._sync_data = lambda *_: stop_here("at the point")
 elif point == "linking":
-    _schema.os.link = lambda *_: stop_here("at the point")
+    _creation.os.link = lambda *_, **__: stop_here("at the point")
 elif point == "linked":
-    _schema.sync_directory = lambda *_: stop_here("at the point")
-tenantq.open(sys.argv[1]).tenant("acme").enqueue("mail", 1)
+    sync = _schema.sync_directory
+    _schema.sync_directory = lambda path: stop_here("at the point") if len(path.name) == 2 else sync(path)
+tenantq.open(sys.argv[1], durability="full").tenant("acme").enqueue("mail", 1)
 """
 
 
-@pytest.mark.parametrize("point", ["building", "linking", "linked"])
-def test_a_tenant_is_made_whole_or_not_at_all(tmp_path: Path, point: str) -> None:
-    with Child(CREATOR, tmp_path, point) as child:
+@pytest.mark.parametrize("way", ["nameless", "named"])
+@pytest.mark.parametrize("point", ["building", "writing", "linking", "linked"])
+def test_a_tenant_is_made_whole_or_not_at_all(tmp_path: Path, point: str, way: str) -> None:
+    with Child(CREATOR, tmp_path, way, point) as child:
         assert child.heard() == "at the point"
         child.kill()
+    (shard,) = [path for path in tmp_path.iterdir() if path.is_dir()] or [tmp_path]
+    left = [path for path in shard.iterdir() if path.name.startswith(".new-")]
+    assert len(left) == (way == "named" and point in ("writing", "linking"))
     with tenantq.open(tmp_path) as store:
         assert list(store.tenants()) == (["acme"] if point == "linked" else [])
         acme = store.tenant("acme")
         acme.enqueue("mail", 2)
         assert [message.payload for message in acme.peek("mail")] == [2]
         assert tenantq.verify(acme.path).ok
+        for path in left:
+            os.utime(path, (0, 0))
+        assert list(store.tenants()) == ["acme"]
+    assert [path.name for path in acme.path.parent.iterdir()] == ["acme.db"]
 
 
 RESTORER = """

@@ -19,7 +19,7 @@ from tenantq_tools.cli._failures import POSTGRES, PROBLEM, STATUSES, STORE, USAG
 from tests.tools.command import ROOT, StoreCommand, run, spawn
 
 STORE_ERRORS = {"StoreNotFound", "StoreClosed", "UnsupportedSQLite"}
-USAGE_ERRORS = {"DeclarationError"}
+USAGE_ERRORS = {"CronMissing", "DeclarationError"}
 
 
 @pytest.mark.parametrize("name", errors.__all__)

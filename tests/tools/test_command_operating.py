@@ -162,6 +162,9 @@ def test_stats_of_all_sum_up_and_name_what_cannot_be_read(tq: StoreCommand) -> N
         "wal_bytes": 0,
         "unreadable": 2,
     }
+    named = {entry["error"]: entry for entry in tq.json("stats", status=1)["unreadable"]}
+    assert named["NotATenantFile"]["message"]
+    assert len(tq.json("stats", status=1)["unreadable"]) == 2
 
 
 @pytest.mark.parametrize("settings", [{}, {"NO_COLOR": "1"}])

@@ -113,6 +113,7 @@ def test_metrics_are_served_and_hold_what_was_handled(tq: StoreCommand, app: Pat
         "busy_wait_seconds_total",
         "open_tenants",
         "migrated_files_total",
+        "failing_tenants",
     ):
         assert f"\ntenantq_{name} " in text
     process.send_signal(signal.SIGTERM)

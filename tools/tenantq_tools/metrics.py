@@ -34,6 +34,11 @@ class WorkerCollector(Collector):
         """Yield each metric as it is now."""
         activity = self._worker.store.activity()
         yield GaugeMetricFamily("tenantq_open_tenants", "Tenants' files that are open.", activity.open_tenants)
+        yield GaugeMetricFamily(
+            "tenantq_failing_tenants",
+            "Tenants that could not be served when last tried.",
+            activity.failing_tenants,
+        )
         yield CounterMetricFamily("tenantq_commits", "Transactions on tenants' files.", activity.commits)
         yield CounterMetricFamily("tenantq_operations", "Calls that these carried.", activity.operations)
         yield CounterMetricFamily(

@@ -24,6 +24,7 @@ COMMANDS = {
     "limit": "queues",
     "reap": "queues",
     "purge": "queues",
+    "periodic": "periodic",
     "path": "tenants",
     "delete": "tenants",
     "backup": "backup",

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from tenantq.errors import (
+    CronMissing,
     DeclarationError,
     InvalidArgument,
     PayloadError,
@@ -110,7 +111,7 @@ def report(error: TenantqError) -> None:
 def status_of(error: TenantqError) -> int:
     """Return the exit status of a command that ends with an error."""
     match error:
-        case EmbeddedPostgresMissing() | InvalidArgument() | PayloadError() | DeclarationError():
+        case EmbeddedPostgresMissing() | CronMissing() | InvalidArgument() | PayloadError() | DeclarationError():
             return USAGE
         case StoreNotFound() | StoreClosed() | TenantFileError() | UnsupportedSQLite():
             return STORE

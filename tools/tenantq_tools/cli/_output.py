@@ -12,12 +12,13 @@ from typing import Any
 import click
 import msgspec
 
-from tenantq import Message, UndeliverableEvent
+from tenantq import Message, PeriodicMessage, UndeliverableEvent
 from tenantq.clock import to_datetime
 
 __all__ = [
     "describe",
     "describe_event",
+    "describe_periodic",
     "json_line",
     "note",
     "paint",
@@ -65,6 +66,25 @@ def describe(message: Message[Any]) -> dict[str, object]:
         "error": message.error,
     }
     return described | _payload(message.body)
+
+
+def describe_periodic(periodic: PeriodicMessage) -> dict[str, object]:
+    """Return a periodic message as the JSON form has it; the payload as in `describe`."""
+    described: dict[str, object] = {
+        "name": periodic.name,
+        "cron": periodic.cron,
+        "timezone": periodic.timezone,
+        "missed": periodic.missed.value,
+        "next_at": None if periodic.next_at is None else periodic.next_at.isoformat(),
+        "last_at": None if periodic.last_at is None else periodic.last_at.isoformat(),
+        "error": periodic.error,
+        "queue": periodic.queue,
+        "priority": periodic.priority,
+        "max_attempts": periodic.max_attempts,
+        "key": periodic.key,
+        "headers": dict(periodic.headers),
+    }
+    return described | _payload(periodic.body)
 
 
 def describe_event(tenant: str, event: UndeliverableEvent) -> dict[str, object]:

@@ -42,6 +42,21 @@ class Totals(msgspec.Struct, kw_only=True):
             self.oldest_age = max(row.oldest_age, self.oldest_age or 0.0)
 
 
+class Unreadable(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant, or a file beside theirs, that could not be read."""
+
+    tenant: str | None
+    path: str | None
+    error: str
+    """The type of the error."""
+    message: str
+
+    @classmethod
+    def of(cls, tenant_id: str, error: TenantqError) -> Unreadable:
+        """Take what an error says of a tenant."""
+        return cls(tenant=tenant_id, path=error.path, error=type(error).__name__, message=error.message)
+
+
 @click.command()
 @click.argument("tenant", required=False)
 @with_store()
@@ -121,6 +136,7 @@ def _print_all(store: Store, *, as_json: bool) -> bool:
     """Print all tenants and their totals; False if some could not be read."""
     totals = Totals()
     rows: list[Overview] = []
+    unreadable: list[Unreadable] = []
     ids, strays = tenants_and_strays(store)
     if not as_json:
         print_header()
@@ -130,7 +146,7 @@ def _print_all(store: Store, *, as_json: bool) -> bool:
                 found = store.tenant(tenant_id).stats()
             except TenantqError as exc:
                 report(exc)
-                totals.unreadable += 1
+                unreadable.append(Unreadable.of(tenant_id, exc))
             else:
                 _warn(found)
                 row = Overview.of(found)
@@ -138,10 +154,12 @@ def _print_all(store: Store, *, as_json: bool) -> bool:
                 rows.append(row) if as_json else print_row(row)
             advance(1)
     for stray in strays:
-        note(f"tenantq: error: {printable(str(stray))} is no tenant's file, or cannot be read")
-    totals.unreadable += len(strays)
+        message = f"{stray} is no tenant's file, or cannot be read"
+        note(f"tenantq: error: {printable(message)}")
+        unreadable.append(Unreadable(tenant=None, path=str(stray), error="NotATenantFile", message=message))
+    totals.unreadable = len(unreadable)
     if as_json:
-        print_json({"totals": totals, "tenants": rows})
+        print_json({"totals": totals, "tenants": rows, "unreadable": unreadable})
     else:
         click.echo(f"{numbers(totals)}  total of {totals.count} tenants")
     return not totals.unreadable
