@@ -16,7 +16,9 @@ import pytest
 import tenantq
 from tenantq import _schedule, naming
 from tenantq._doorbell import slot_of
+from tenantq._file import TenantFile
 from tenantq._schedule import Record, Schedule, Work, signature_of
+from tenantq._sqlite import Database
 from tenantq.clock import SystemClock
 from tenantq.testing import ManualClock
 from tests.children import Child
@@ -283,6 +285,43 @@ def test_what_a_shell_wrote_to_a_closed_tenant_is_found_by_the_sweep(tmp_path: P
         )
         assert watch.wait(30) == {"acme"}
         assert len(store.tenant("acme").claim("default")) == 1
+
+
+@pytest.mark.parametrize("moment", ["before the close", "before the close, and killed", "after the close"])
+def test_what_another_library_commits_while_the_file_is_being_closed_is_found_by_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    store = tenantq.open(tmp_path)
+    acme = store.tenant("acme")
+    acme.enqueue("mail", 1)
+    acme.ack(*acme.claim("mail"))
+    script = """
+        import sqlite3
+        from tenantq import statements
+        connection = sqlite3.connect(sys.argv[1])
+        hear()
+        with connection:
+            for sql, parameters in statements.enqueue("mail", 2):
+                connection.execute(sql, parameters)
+        stop_here("committed")
+    """
+    with Child(script, acme.path) as child:
+        where, name = (Database, "close") if moment == "after the close" else (TenantFile, "settle_schedule")
+        step = getattr(where, name)
+
+        def commit_behind(of: object) -> object:
+            result = step(of)
+            child.say()
+            assert child.heard() == "committed"
+            if moment.endswith("killed"):
+                child.kill()
+            return result
+
+        monkeypatch.setattr(where, name, commit_behind)
+        store.close()
+        monkeypatch.undo()
+        with tenantq.open(tmp_path) as again, again.watch(0, only=Work.MESSAGES) as watch:
+            assert watch.wait(30) == {"acme"}
 
 
 def test_a_file_that_replaced_another_one_is_looked_at(tmp_path: Path) -> None:
