@@ -336,6 +336,20 @@ def test_a_file_that_replaced_another_one_is_looked_at(tmp_path: Path) -> None:
         assert look(watch) == {"acme"}
 
 
+def test_a_file_that_was_replaced_under_a_store_is_not_vouched_for_when_that_closes(tmp_path: Path) -> None:
+    store = tenantq.open(tmp_path / "store")
+    acme = store.tenant("acme")
+    acme.enqueue("mail", 1)
+    saved = acme.backup(tmp_path / "saved.db")
+    acme.ack(*acme.claim("mail"))
+    for suffix in ("-wal", "-shm"):
+        acme.path.with_name(acme.path.name + suffix).unlink()
+    saved.replace(acme.path)
+    store.close()
+    with tenantq.open(store.root) as again, again.watch(NEVER, only=Work.MESSAGES) as watch:
+        assert look(watch) == {"acme"}
+
+
 def test_a_restored_tenant_is_looked_at_by_all(tmp_path: Path) -> None:
     with tenantq.open(tmp_path / "store") as store:
         acme = store.tenant("acme")
