@@ -27,6 +27,7 @@ ORDER = (
     "cliff",
     "contention",
     "fair",
+    "fairness",
     "batch",
     "shards",
     "durability",

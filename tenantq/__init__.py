@@ -28,9 +28,9 @@ tenant's file), or neither (memory). One Worker handles all three.
 from tenantq import statements
 from tenantq._failing import FailingTenant
 from tenantq._sqlite import Durability
+from tenantq._verification import VerifyReport, verify
 from tenantq._version import __version__
 from tenantq.backoff import Backoff
-from tenantq.backup import VerifyReport, verify
 from tenantq.errors import (
     CorruptFile,
     CronMissing,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tenantq import _schema
 from tenantq._bounds import Admitted
 from tenantq._file_outbox import FileOutbox
 from tenantq._file_transaction import STEP
@@ -124,13 +123,17 @@ class TenantFile(FileUpkeep, FileOutbox):
         *,
         worker: str,
         now: int,
+        boottime: int,
         leased_until: int,
         lease_token: int,
     ) -> list[Row]:
-        """Claim what is ready, in the order of priority, time and id."""
+        """Claim what is ready, in the order of priority, time and id, as far as the limits let it go."""
         if not self._is_of_this_boot:
             self._enter_boot()
-        if self._is_paused(queue):
+        if self.limits.is_paused(queue):
+            return []
+        limit = self.limits.allowed(queue, limit, boottime, self._depths)
+        if not limit:
             return []
         rows = self._execute(FIND_CLAIMABLE, (queue, limit))
         if rows:
@@ -144,6 +147,7 @@ class TenantFile(FileUpkeep, FileOutbox):
             depths = self._depth(queue)
             depths[1] -= len(rows)
             depths[3] += len(rows)
+            self.limits.spend(queue, len(rows), boottime)
         return rows
 
     def ack(self, queue: str, fences: Sequence[Fence]) -> list[int]:
@@ -327,13 +331,6 @@ class TenantFile(FileUpkeep, FileOutbox):
     def has_leases(self) -> bool:
         """Tell whether anything is claimed."""
         return self.next_due()[1] is not None
-
-    def _enter_boot(self) -> None:
-        """Make sure, before a lease is written, that all leases in the file are of this boot."""
-        if _schema.read_meta(self.database).get("boot_id") != self.boot_id:
-            self._execute(_QUEUE["end_leases"])
-            _schema.write_meta(self.database, "boot_id", self.boot_id)
-        self._is_of_this_boot = True
 
     def end_leases_of_another_boot(self) -> None:
         """End the leases of processes that a boot has ended, or that are on another host."""

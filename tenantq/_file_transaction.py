@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tenantq import _schema
 from tenantq._bounds import Bounds
+from tenantq._limits import Limits
 from tenantq._periods import Periods
 from tenantq._schedule import Entry, Work
 from tenantq._sqlite import Database, Parameters, Row
@@ -49,6 +50,7 @@ class FileTransaction:
         self.ready: dict[str, int] = {}
         """How many messages were ready in a queue when we last changed it. A hint: others may have them by now."""
         self.bounds = Bounds(database, max_depth)
+        self.limits = Limits(database)
         self.periods = Periods(database)
         self.entry = entry
         """Its record in the store's schedule."""
@@ -83,20 +85,29 @@ class FileTransaction:
             _schema.check_version(self.database, self.tenant_id)
             self._checked_version = version
 
+    def refresh(self) -> None:
+        """Forget what others have changed, in a read that has begun."""
+        if self.database.version() != self._version:
+            self._forget()
+
     def commit(self) -> None:
         """Write the depths and commit; durable on return. A failure leaves nothing of the transaction."""
         ready = {}
         try:
+            are_none = self.bounds.are_none and self.limits.are_none
+            add = ADD_DEPTH if are_none else _STATS["add_bounded_depth"]
             for queue, depths in self._depths.items():
                 row = (*depths, queue)
-                add = ADD_DEPTH if self.bounds.are_none else _STATS["add_bounded_depth"]
                 found = self._execute(add, row) or self._execute(_STATS["begin_depth"], row)
                 ready[queue] = found[0][0]
-                if not self.bounds.are_none:
-                    _ready, depth, are_bounds = found[0]
+                if not are_none:
+                    _ready, depth, are_bounds, are_limits = found[0]
                     self.bounds.learn(are_bounds)
+                    self.limits.learn(are_limits)
                     if self.bounds.are_set and self.bounds.move(queue, depth, depths):
                         self._has_room = True
+            if not self.limits.are_none and not self.news:
+                self.news = self.limits.has_room_again({name: -some[3] for name, some in self._depths.items()})
             if self._emitted:
                 self._run(_OUTBOX["count_events"], (self._last_seq, self._emitted))
             if self.entry is not None:
@@ -137,8 +148,8 @@ class FileTransaction:
         self._is_due_known = False
         self._due_at: int | None = None
         self._leased_until: int | None = None
-        self._paused: set[str] | None = None
         self.bounds.forget()
+        self.limits.forget()
         self.ready.clear()
 
     def look_again(self) -> None:

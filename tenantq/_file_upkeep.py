@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from tenantq import _schema
 from tenantq._file_transaction import STEP, FileTransaction
+from tenantq._limits import Unchanged
 from tenantq._sqlite import Row
 from tenantq.sqlfile import load_statements
 
@@ -37,23 +39,41 @@ class FileUpkeep(FileTransaction):
     def pause(self, queue: str, now: int) -> None:
         """Let no claim find the messages of a queue."""
         self._run(_QUEUE["pause_queue"], (queue, now))
-        self._paused = None
+        self.limits.forget()
 
     def resume(self, queue: str) -> None:
         """Let claims find the messages of a queue again."""
         self._run(_QUEUE["resume_queue"], (queue,))
-        self._paused = None
+        self.limits.forget()
         self.news = True
 
-    def limit(self, queue: str | None, max_depth: int | None) -> None:
+    def limit(
+        self,
+        queue: str | None,
+        boottime: int,
+        *,
+        max_claimed: int | Unchanged | None,
+        rate: tuple[int, int] | Unchanged | None,
+        weight: float | Unchanged | None,
+    ) -> None:
+        """Change what claims of a queue obey, or with None those of all together."""
+        if not self._is_of_this_boot:
+            self._enter_boot()
+        self.limits.set(queue, boottime, max_claimed=max_claimed, rate=rate, weight=weight)
+        self.news = True
+
+    def bound(self, queue: str | None, max_depth: int | None) -> None:
         """Change what a queue may hold, or with None all together."""
         self.bounds.set(queue, max_depth)
         self._has_room = True
 
-    def _is_paused(self, queue: str) -> bool:
-        if self._paused is None:
-            self._paused = {row[0] for row in self.paused()}
-        return queue in self._paused
+    def _enter_boot(self) -> None:
+        """Make sure, before a lease is written, that all leases in the file are of this boot."""
+        if _schema.read_meta(self.database).get("boot_id") != self.boot_id:
+            self._execute(_QUEUE["end_leases"])
+            self.limits.refill()
+            _schema.write_meta(self.database, "boot_id", self.boot_id)
+        self._is_of_this_boot = True
 
     def paused(self) -> list[Row]:
         """Return the (queue,) of each that is paused."""

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from tenantq._file import TenantFile
 from tenantq._line import Line, Waiting
+from tenantq._patience import at_most, is_impatient
 from tenantq._schedule import has_wal, signature_of
 from tenantq.errors import FileReplaced, TenantBusy, TenantqError, TransactionError
 
@@ -230,12 +231,12 @@ class Handle:
                 hint="use the transaction's own methods until it ends",
                 tenant=self.file.tenant_id,
             )
-        if not self._line.try_take() and not self._line.wait(Waiting(None), self._timeout):
+        if not self._line.try_take() and not self._line.wait(Waiting(None), at_most(self._timeout)):
             raise self._busy()
 
     def _busy(self) -> TenantBusy:
         return TenantBusy(
-            f"a transaction in this process held the tenant for more than {self._timeout:g} s",
+            f"a transaction in this process held the tenant for more than {at_most(self._timeout):g} s",
             tenant=self.file.tenant_id,
             path=str(self.path),
         )
@@ -278,13 +279,14 @@ class Handle:
         if self.is_mine:
             self._take_turn()  # raises
         waiting = Waiting(operation)
-        if not self._line.wait(waiting, self._timeout):
+        if not self._line.wait(waiting, at_most(self._timeout)):
             raise self._busy()
         if not waiting.has_turn:
             return waiting.outcome()
         try:
             self.file.database.make_way()  # now: those who come meanwhile are taken along
-            self._lead([waiting, *self._line.take_along(MERGE - 1)])
+            # Others would wait longer for another process's lock: until it is there, they stay in line.
+            self._lead([waiting, *([] if is_impatient() else self._line.take_along(MERGE - 1))])
         finally:
             self._line.hand_over()
         return waiting.outcome()

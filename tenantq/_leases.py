@@ -179,19 +179,52 @@ class TenantLeases(TenantAccess):
             raise LeaseLost(lost=[message.id], tenant=self.id, queue=message.queue)
         message.lease_expires_ns = expires
 
-    def next_due(self) -> float | None:
-        """Return the seconds until a delayed message or an expired lease is claimable; None without one."""
-        due_at, leased_until = self._read(TenantFile.next_due, default=(None, None))
+    def next_due(self, *queues: str) -> float | None:
+        """Return the seconds until a delayed message, an expired lease or one that a rate holds back is claimable.
+
+        None without one. Rates are those of the queues given; by default of all.
+        """
+
+        def operation(file: TenantFile) -> tuple[int | None, int | None, int | None]:
+            dues = file.next_due()
+            file.refresh()
+            if not file.limits.own():
+                return *dues, None
+            boottime = self._times()[1]
+            tokens = [
+                file.limits.next_token(queue, boottime) for queue in queues or [row[0] for row in file.depths()]
+            ]
+            return *dues, min((wait for wait in tokens if wait is not None), default=None)
+
+        due_at, leased_until, token_in = self._read(operation, default=(None, None, None))
         now, boottime = self._times()
         waits = [] if due_at is None else [due_at - now]
         waits += [] if leased_until is None else [leased_until - boottime]
+        waits += [] if token_in is None else [token_in]
         return max(0.0, min(waits) / NANOSECONDS) if waits else None
+
+    @property
+    def known_weight(self) -> float:
+        """The tenant's weight as the last claim found it: reads nothing."""
+        return 1.0 if self._handle is None else self._handle.file.limits.weight
 
     def _has_claimable(self, queue: str) -> bool:
         """Tell whether a claim could find something; takes no write lock."""
         times = self._times()
         ready, due, paused = self._read_one(lambda file: file.probe(queue, *times), default=(False, False, False))
-        return (ready or due) and not paused
+        return (ready or due) and not paused and self._is_let_go(queue, due)
+
+    def _is_let_go(self, queue: str, due: bool) -> bool:
+        """Tell whether the limits let a claim find anything, where it is known that there are some."""
+        handle = self._handle
+        if due or handle is None or not handle.file.limits.are_set:
+            return True
+
+        def operation(file: TenantFile) -> bool:
+            file.limits.forget()  # this reads what others wrote
+            return file.limits.allowed(queue, 1, self._times()[1], {}) > 0
+
+        return bool(self._read(operation, default=False))
 
     def _claim(self, queue: str, limit: int, lease: float, worker: str) -> list[Message[Any]]:
         def operation(file: TenantFile) -> Claimed | None:
@@ -204,7 +237,8 @@ class TenantLeases(TenantAccess):
         while True:
             handle = self._handle
             # After a claim that left something, the next one goes without a look before.
-            if (handle is None or not handle.file.ready.get(queue)) and not self._has_claimable(queue):
+            is_sure = handle is not None and handle.file.ready.get(queue) and not handle.file.limits.are_set
+            if not is_sure and not self._has_claimable(queue):
                 return []
             claimed = self._write_existing(operation, NOTHING)
             if claimed is not None:
@@ -218,6 +252,7 @@ class TenantLeases(TenantAccess):
             limit,
             worker=worker,
             now=now,
+            boottime=boottime,
             leased_until=boottime + lease_ns,
             lease_token=token,
         )
@@ -242,8 +277,8 @@ class TenantLeases(TenantAccess):
                 remaining = deadline - time.monotonic()
                 if messages or remaining <= 0:
                     return messages
-                due = self.next_due()
-                pause = LOOK_INTERVAL if due is None else max(due, PAUSED_INTERVAL)
+                due = self.next_due(queue)
+                pause = LOOK_INTERVAL if due is None else due or PAUSED_INTERVAL
                 bell.wait(min(remaining, LOOK_INTERVAL, pause))
 
     def _settle(self, messages: Iterable[Message[Any]], lost: list[int]) -> None:

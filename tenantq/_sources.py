@@ -78,8 +78,8 @@ class Source(Protocol):
         """Take over the ack of a message whose handler is done; False: it is the caller's, and so is `done`."""
         ...
 
-    def worked(self, seconds: float) -> None:
-        """Say how long a handler took."""
+    def worked(self, seconds: float, message: Message[Any]) -> None:
+        """Say how long a message's handler took: once for each that was taken, and before `done`."""
         ...
 
     def done(self) -> None:
@@ -128,7 +128,7 @@ class MemorySource:
         """Leave the ack to the thread: it costs next to nothing."""
         return False
 
-    def worked(self, seconds: float) -> None:
+    def worked(self, seconds: float, message: Message[Any]) -> None:
         """Nothing is claimed ahead here."""
 
     def done(self) -> None:
@@ -141,6 +141,9 @@ class ClaimingSource:
     """
 
     layer: Layer
+
+    _waits_itself = False
+    """Whether `_claim` waits where there is no room: it has other things to do."""
 
     def __init__(self, name: str, *, threads: int, lease: float, worker: str, ring: Callable[[], None]) -> None:
         self._name = name
@@ -184,10 +187,7 @@ class ClaimingSource:
         self._wake()
         if self._thread is not None:
             self._thread.join()
-        left = []
-        while (message := self.take()) is not None:
-            left.append(message)
-        return left
+        return self._drain()
 
     def buffered(self) -> list[Message[Any]]:
         """Return what is claimed and not taken yet."""
@@ -202,7 +202,7 @@ class ClaimingSource:
         self.done()
         return True
 
-    def worked(self, seconds: float) -> None:
+    def worked(self, seconds: float, message: Message[Any]) -> None:  # noqa: ARG002 - for those that are fair
         """Learn from how long a handler took how far to claim ahead."""
         self._pace += (seconds - self._pace) * PACE_WEIGHT
         each = max(2, min(MOST_AHEAD, int(AHEAD / max(self._pace, 1e-6))))
@@ -218,10 +218,6 @@ class ClaimingSource:
             self._room += count
             self._changed.notify()
 
-    def _has_work(self) -> bool:
-        """Tell whether there is something to do though there is no room."""
-        return False
-
     @abstractmethod
     def _claim(self, room: int) -> int:
         """Claim up to so many messages into the buffer, wait for news where there are none; return how many."""
@@ -233,14 +229,21 @@ class ClaimingSource:
         if messages:
             with self._changed:
                 self._room -= len(messages)
-            self._buffer.extend(messages)
+            self._add(messages)
             self._ring()
+
+    def _add(self, messages: list[Message[Any]]) -> None:
+        self._buffer.extend(messages)
+
+    def _drain(self) -> list[Message[Any]]:
+        left, self._buffer = list(self._buffer), deque()
+        return left
 
     def _run(self) -> None:
         failures = 0
         while not self._is_stopped:
             with self._changed:
-                if self._room <= 0 and not self._has_work():
+                if self._room <= 0 and not self._waits_itself:
                     self._changed.wait(IDLE_WAIT)
                     continue
                 room = self._room

@@ -18,6 +18,7 @@ import apsw
 from tenantq import _foreign
 from tenantq._board import new_slot
 from tenantq._load import Load
+from tenantq._patience import at_most
 from tenantq._turns import TRY_SECONDS, Turn, random_wait
 from tenantq.errors import (
     CorruptFile,
@@ -381,7 +382,7 @@ class Database:
     def _wait_for_lock(self, tries: int) -> bool:
         if tries == 0:
             self._wait_begins()
-        left = self.busy_timeout - (time.monotonic() - self._waiting_since)
+        left = at_most(self.busy_timeout) - (time.monotonic() - self._waiting_since)
         if left <= 0:
             return False
         if self._turn is None:
@@ -406,7 +407,7 @@ class Database:
         where = str(path or self.path)
         for kind, ours, text in _ERRORS:
             if isinstance(exc, kind):
-                message = text.format(path=where, exc=exc, seconds=self.busy_timeout)
+                message = text.format(path=where, exc=exc, seconds=at_most(self.busy_timeout))
                 return ours(message, path=where, tenant=self.tenant)
         return TenantFileError(f"{where}: {exc}", path=where, tenant=self.tenant)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from tenantq._file import TenantFile
+from tenantq._limits import Limit
 from tenantq.clock import NANOSECONDS
 
 __all__ = ["QueueStats", "StoreActivity", "TenantStats", "is_blocked", "read_stats", "size_of", "warnings_of"]
@@ -33,6 +34,11 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     is_paused: bool = False
     max_depth: int | None = None
     """What ready, scheduled and claimed messages may come to together; None without a bound."""
+    max_claimed: int | None = None
+    """How many messages may be under a lease at once; None for any number."""
+    rate: int | None = None
+    """How many messages may be claimed in `per` seconds; None for any number."""
+    per: float | None = None
 
 
 class TenantStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +57,13 @@ class TenantStats(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that the oldest ready message has been claimable; None where none is ready."""
     max_depth: int | None = None
     """What ready, scheduled and claimed messages of all queues may come to together; None without a bound."""
+    max_claimed: int | None = None
+    """How many messages of all queues may be under a lease at once; None for any number."""
+    rate: int | None = None
+    """How many messages of all queues may be claimed in `per` seconds; None for any number."""
+    per: float | None = None
+    weight: float = 1.0
+    """What its share of a worker's time weighs beside those of other tenants."""
     file_bytes: int = 0
     wal_bytes: int = 0
     wal_pages_pending: int = 0
@@ -117,17 +130,21 @@ class StoreActivity(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def read_stats(file: TenantFile, now: int, boottime: int) -> tuple[tuple[QueueStats, ...], int | None, int, int]:
-    """Return how each queue is, the bound of all, and how many events wait in the outbox and are undeliverable."""
+def read_stats(
+    file: TenantFile, now: int, boottime: int
+) -> tuple[tuple[QueueStats, ...], int | None, Limit, int, int]:
+    """Return how each queue is, the bound and the limit of all, and the outbox's pending and undeliverable."""
     file.bounds.forget()  # this reads what others wrote
+    file.limits.forget()
     due = {(queue, bool(was_claimed)): count for queue, was_claimed, count in file.count_due(now, boottime)}
     paused = {row[0] for row in file.paused()}
     depths = {row[0]: row[1:] for row in file.depths()}
     queues = []
-    for queue in sorted(depths.keys() | paused | file.bounds.queues()):
+    for queue in sorted(depths.keys() | paused | file.bounds.queues() | file.limits.queues()):
         ready, scheduled, claimed, dead = depths.get(queue, (0, 0, 0, 0))
         from_scheduled, from_claimed = due.get((queue, False), 0), due.get((queue, True), 0)
         since = file.oldest_ready(queue) if ready else None
+        limit = file.limits.of(queue)
         queues.append(
             QueueStats(
                 queue=queue,
@@ -138,10 +155,13 @@ def read_stats(file: TenantFile, now: int, boottime: int) -> tuple[tuple[QueueSt
                 oldest_age=None if since is None else max(0.0, (now - since) / NANOSECONDS),
                 is_paused=queue in paused,
                 max_depth=file.bounds.of(queue),
+                max_claimed=limit.max_claimed,
+                rate=limit.rate,
+                per=None if limit.per is None else limit.per / NANOSECONDS,
             ),
         )
     *_places, pending, undeliverable = file.outbox_position()
-    return tuple(queues), file.bounds.of_tenant, pending, undeliverable
+    return tuple(queues), file.bounds.of_tenant, file.limits.of(None), pending, undeliverable
 
 
 def is_blocked(pages_pending: int) -> bool:

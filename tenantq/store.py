@@ -30,13 +30,13 @@ from tenantq._handle import Handle
 from tenantq._listeners import Listeners
 from tenantq._load import Load, name_of
 from tenantq._producers import Rooms
+from tenantq._restoring import restore_file
 from tenantq._schedule import Entry, Schedule, Work
 from tenantq._sqlite import Database, Durability, check_sqlite_version, identity_of
 from tenantq._store_periods import FILE_NAME as PERIODS_FILE
 from tenantq._store_periods import StorePeriods
 from tenantq._turns import Turn
 from tenantq.backoff import Backoff
-from tenantq.backup import restore_file
 from tenantq.clock import Clock, SystemClock
 from tenantq.config import MAX_CACHE_BYTES, MAX_WAL_BYTES, StoreConfig
 from tenantq.errors import (

@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from tenantq import _foreign, _schema
+from tenantq._backup import backup_file
 from tenantq._file import STEP, TenantFile
 from tenantq._leases import TenantLeases
+from tenantq._limits import UNCHANGED, Limit, Unchanged, check_weight
 from tenantq._load import LoadStats
 from tenantq._operations import check_options, emit_operation, enqueue_operation
 from tenantq._producers import TenantProducers
 from tenantq._sqlite import identity_of
-from tenantq.arguments import DEFAULT_MAX_ATTEMPTS, check_limit, check_seconds
-from tenantq.backup import backup_file
+from tenantq.arguments import DEFAULT_MAX_ATTEMPTS, check_lease, check_limit, check_seconds
+from tenantq.clock import NANOSECONDS, nanoseconds
 from tenantq.errors import InvalidArgument, TenantFileError, UnknownTenant
 from tenantq.inbox import Inbox
 from tenantq.message import Message
@@ -229,8 +231,8 @@ class Tenant(TenantLeases, TenantProducers):
         if handle is None:
             return TenantStats(tenant=self.id)
         now, boottime = self.clock.now_ns(), self.clock.boottime_ns()
-        queues, max_depth, outbox, undeliverable = self._read(
-            lambda file: read_stats(file, now, boottime), default=((), None, 0, 0)
+        queues, max_depth, whole, outbox, undeliverable = self._read(
+            lambda file: read_stats(file, now, boottime), default=((), None, Limit(), 0, 0)
         )
         pending, load = self._read_one(
             lambda file: (file.database.wal_pages(), file.database.load.read()), default=(0, LoadStats())
@@ -247,6 +249,10 @@ class Tenant(TenantLeases, TenantProducers):
             undeliverable=undeliverable,
             oldest_age=max(ages, default=None),
             max_depth=max_depth,
+            max_claimed=whole.max_claimed,
+            rate=whole.rate,
+            per=None if whole.per is None else whole.per / NANOSECONDS,
+            weight=1.0 if whole.weight is None else whole.weight,
             file_bytes=size_of(self.path),
             wal_bytes=wal_bytes,
             wal_pages_pending=pending,
@@ -323,19 +329,50 @@ class Tenant(TenantLeases, TenantProducers):
         check_name(queue)
         self._write(lambda file: file.resume(queue), create=False, default=None)
 
-    def limit(self, queue: str | None = None, *, max_depth: int | None) -> None:
-        """Let a queue, or all queues of the tenant together, hold at most `max_depth` messages; None for no bound.
+    def limit(
+        self,
+        queue: str | None = None,
+        *,
+        max_depth: int | Unchanged | None = UNCHANGED,
+        max_claimed: int | Unchanged | None = UNCHANGED,
+        rate: int | Unchanged | None = UNCHANGED,
+        per: float = 1.0,
+        weight: float | Unchanged | None = UNCHANGED,
+    ) -> None:
+        """Limit a queue, or all queues of the tenant together; None removes a limit, what is left out stays.
 
-        Every process obeys from its next enqueue on. Ready, scheduled and claimed messages count, dead letters
-        do not. More than that waits for room or raises QueueFull, except what is in already or comes back:
-        nack, release and redrive are never refused. A queue without a bound of its own has the store's
-        `max_depth`.
+        Every process obeys from its next call on.
+
+        max_depth: how many messages it holds. Ready, scheduled and claimed ones count, dead letters do not. More
+        than that waits for room or raises QueueFull, except what is in already or comes back: nack, release and
+        redrive are never refused. A queue without a bound of its own has the store's `max_depth`.
+        max_claimed: how many messages are under a lease at once. Those of a worker that died count until their
+        leases have ended.
+        rate, per: how many messages are claimed in `per` seconds, every attempt for itself. After a rest as many
+        as `rate` come at once: a token bucket.
+        weight: of the whole tenant only. A worker gives a tenant of weight 2 twice the handler time of one of
+        weight 1, as long as both have something to do.
         """
         if queue is not None:
             check_name(queue)
-        if max_depth is not None:
-            check_limit(max_depth, "max_depth")
-        self._write(lambda file: file.limit(queue, max_depth))
+        values = (max_depth, max_claimed, rate, weight)
+        if all(isinstance(value, Unchanged) for value in values):
+            raise InvalidArgument("there is nothing to limit", hint="give max_depth, max_claimed, rate or weight")
+        for name, value in (("max_depth", max_depth), ("max_claimed", max_claimed), ("rate", rate)):
+            if not isinstance(value, Unchanged | None):
+                check_limit(value, name)
+        if not isinstance(weight, Unchanged):
+            check_weight(queue, weight)
+        rated = rate if isinstance(rate, Unchanged | None) else (rate, nanoseconds(check_lease(per, "per")))
+
+        def operation(file: TenantFile) -> None:
+            if not isinstance(max_depth, Unchanged):
+                file.bound(queue, max_depth)
+            if not all(isinstance(value, Unchanged) for value in values[1:]):
+                boottime = self.clock.boottime_ns()
+                file.limit(queue, boottime, max_claimed=max_claimed, rate=rated, weight=weight)
+
+        self._write(operation)
 
     def reap(self) -> int:
         """Take back leases that have expired; return how many. Claims find them too, without it.

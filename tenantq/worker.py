@@ -52,6 +52,7 @@ class Worker:
         store: Store,
         *,
         concurrency: int = 4,
+        max_concurrency: int | None = None,
         bridge: SharedQueue | None = None,
         lease: float = 60.0,
         name: str | None = None,
@@ -59,6 +60,8 @@ class Worker:
     ) -> None:
         """Make a worker of `concurrency` threads.
 
+        max_concurrency: how many of them may handle messages of one tenant at once. By default all but one, as
+        soon as the worker has heard of a second tenant: handlers of one tenant that hang leave it to the others.
         bridge: a `tenantq_bridge.PostgresQueue`, for handlers of types that cross hosts.
         lease: seconds; extended while a handler runs, so it bounds only how long the messages of a worker
         that died wait.
@@ -66,6 +69,9 @@ class Worker:
         """
         self.store = store
         self.concurrency = check_limit(concurrency, "concurrency")
+        self.max_concurrency = max_concurrency
+        if max_concurrency is not None:
+            check_limit(max_concurrency, "max_concurrency")
         self.bridge = bridge
         self.lease = check_lease(lease)
         self.name = worker_name() if name is None else check_name(name, "worker name")
@@ -207,6 +213,7 @@ class Worker:
                     worker=self.name,
                     ring=self._ring,
                     tell=self._handlers.tell,
+                    max_concurrency=self.max_concurrency,
                 ),
             )
         if queues[Layer.MEMORY]:
@@ -305,7 +312,7 @@ class Worker:
     def _end(self, source: Source, message: Message[Any], started: float, *, is_acked_later: bool) -> None:
         """Say that a message's handler has ended, and its outcome is written or passed on."""
         del self._running[id(message)]
-        source.worked(time.monotonic() - started)
+        source.worked(time.monotonic() - started, message)
         if not is_acked_later:
             source.done()
 

@@ -23,6 +23,16 @@ CREATE TABLE tenantq_periodic (
     error        TEXT,
     payload      BLOB    NOT NULL
 ) WITHOUT ROWID;
+-- What claims obey; the queue '' stands for all together. A rate is a bucket of `rate` tokens that fills in `per`
+-- nanoseconds, kept as the time since the boot at which it is full again. Only the queue '' has a weight.
+CREATE TABLE tenantq_limit (
+    queue       TEXT PRIMARY KEY,
+    max_claimed INTEGER,
+    rate        INTEGER,
+    per         INTEGER,
+    full_at     INTEGER NOT NULL DEFAULT 0,
+    weight      REAL
+) WITHOUT ROWID;
 
 -- name: find_miscounts
 -- To 2, read before the lock is taken: what rows written by hand (the documents' INSERT and DELETE) kept out of the

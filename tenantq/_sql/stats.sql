@@ -48,7 +48,7 @@ WHERE queue = :queue
 RETURNING ready;
 
 -- name: add_bounded_depth
--- Where there are bounds, or where it is to be learned whether there are any.
+-- Where there are bounds or limits, or where it is to be learned whether there are any.
 UPDATE tenantq_depth
 SET last_id   = max(last_id, :last_id),
     ready     = ready + :ready,
@@ -56,13 +56,21 @@ SET last_id   = max(last_id, :last_id),
     claimed   = claimed + :claimed,
     dead      = dead + :dead
 WHERE queue = :queue
-RETURNING ready, ready + scheduled + claimed, EXISTS (SELECT 1 FROM tenantq_bound);
+RETURNING
+    ready,
+    ready + scheduled + claimed,
+    EXISTS (SELECT 1 FROM tenantq_bound),
+    EXISTS (SELECT 1 FROM tenantq_limit);
 
 -- name: begin_depth
 -- Of a queue's first message.
 INSERT INTO tenantq_depth (last_id, ready, scheduled, claimed, dead, queue)
 VALUES (:last_id, :ready, :scheduled, :claimed, :dead, :queue)
-RETURNING ready, ready + scheduled + claimed, EXISTS (SELECT 1 FROM tenantq_bound);
+RETURNING
+    ready,
+    ready + scheduled + claimed,
+    EXISTS (SELECT 1 FROM tenantq_bound),
+    EXISTS (SELECT 1 FROM tenantq_limit);
 
 -- name: recount_depths
 -- A check of the depths: it reads every row.

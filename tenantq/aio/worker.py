@@ -47,6 +47,7 @@ class Worker:
         store: Store,
         *,
         concurrency: int = 100,
+        max_concurrency: int | None = None,
         bridge: SharedQueue | None = None,
         lease: float = 60.0,
         name: str | None = None,
@@ -63,12 +64,14 @@ class Worker:
             store,
             self._ring_from_thread,
             concurrency=concurrency,
+            max_concurrency=max_concurrency,
             bridge=bridge,
             lease=lease,
             name=name,
             drain_timeout=drain_timeout,
         )
         self.concurrency = self._engine.concurrency
+        self.max_concurrency = max_concurrency
         self.bridge = bridge
         self.lease = self._engine.lease
         self.name = self._engine.name

@@ -36,7 +36,7 @@ WITHOUT = {
         "periods_path",
         "tenants_of",
     },
-    tenantq.Tenant: {"route"},
+    tenantq.Tenant: {"route", "known_weight"},
     tenantq.Transaction: {"part", "go_on"},
 }
 """What threads have and coroutines have no use for."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tenantq
-from tenantq import _schema, backup
+from tenantq import _backup, _copies, _restoring, _schema
 from tenantq.errors import (
     CorruptFile,
     NewerFile,
@@ -130,7 +130,7 @@ def test_a_backup_that_fails_leaves_what_was_there(
     def refuse(_path: Path, _tenant_id: str | None) -> None:
         raise CorruptFile("the copy is damaged")
 
-    monkeypatch.setattr(backup, "_check_sound", refuse)
+    monkeypatch.setattr(_backup, "check_sound", refuse)
     with pytest.raises(CorruptFile):
         acme.backup(target)
     assert target.read_bytes() == before
@@ -299,14 +299,14 @@ def test_a_tenant_is_in_use_until_its_restore_is_ready(
     saved: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    check = backup._check_sound
+    check = _copies.check_sound
 
     def check_and_use(path: Path, tenant_id: str | None) -> None:
         check(path, tenant_id)
         acme.enqueue("mail", "meanwhile")
         store.tenant("other").enqueue("mail", 1)
 
-    monkeypatch.setattr(backup, "_check_sound", check_and_use)
+    monkeypatch.setattr(_restoring, "check_sound", check_and_use)
     store.restore("acme", saved)
     assert acme.stats().ready == 2
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tenantq
-from tenantq import _filesystem, _sqlite
+from tenantq import _filesystem
 from tenantq.errors import TenantFileError, UnsupportedSQLite
 from tests.children import Child
 
@@ -16,7 +16,7 @@ from tests.children import Child
 def test_a_sqlite_that_can_lose_committed_rows_is_refused_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
-    monkeypatch.setattr(_sqlite.apsw, "sqlite_lib_version", lambda: version)
+    monkeypatch.setattr("tenantq._sqlite.apsw.sqlite_lib_version", lambda: version)
     with pytest.raises(UnsupportedSQLite, match=version) as caught:
         tenantq.open(tmp_path / "store")
     assert "apsw 3.51.3" in caught.value.hint
@@ -25,7 +25,7 @@ def test_a_sqlite_that_can_lose_committed_rows_is_refused_before_anything_is_mad
 
 @pytest.mark.parametrize("version", ["3.51.3", "3.52.0", "3.100.0", "4.0.0"])
 def test_one_that_cannot_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    monkeypatch.setattr(_sqlite.apsw, "sqlite_lib_version", lambda: version)
+    monkeypatch.setattr("tenantq._sqlite.apsw.sqlite_lib_version", lambda: version)
     tenantq.open(tmp_path / "store").close()
 
 

@@ -15,7 +15,7 @@ from tenantq.testing import ManualClock
 
 FILES = {
     name: load_statements("tenantq", f"{name}.sql")
-    for name in ("queue", "dead", "outbox", "undeliverable", "stats", "bounds", "periodic")
+    for name in ("queue", "dead", "outbox", "undeliverable", "stats", "bounds", "limits", "periodic")
 }
 STATEMENTS = {f"{file}.{name}": sql for file, statements in FILES.items() for name, sql in statements.items()}
 
@@ -36,12 +36,16 @@ NOT_HOT = {
     "stats.read_depths",  # one row a queue
     "bounds.read_bounds",  # one row a bounded queue
     "bounds.read_whole_depth",  # one row a queue
+    "limits.read_rules",  # one row a paused queue or a limited one, after another process's commit
+    "limits.refill",  # after a boot
+    "limits.read_claimed",  # one row a queue
     "outbox.count_pending",  # verify
     "undeliverable.recount_undeliverable",  # verify
     "outbox.prune_events",  # a bounded step, see below
 }
 
 SCANS_OF_FEW = (
+    "SCAN tenantq_limit",
     "SCAN level",
     "SCAN json_each",
     "SCAN queue USING COVERING INDEX queue_due",
@@ -139,7 +143,7 @@ BACKLOGS: dict[str, Callable[[tenantq.Transaction], object]] = {
     "of another queue, delayed": lambda tx: tx.enqueue_many("another", [0] * MANY, delay=3600),
     "claimed": lambda tx: (
         tx.enqueue_many("mail", [0] * MANY),
-        tx._open().file.claim("mail", MANY, worker="w", now=1, leased_until=2**62, lease_token=1),
+        tx._open().file.claim("mail", MANY, worker="w", now=1, boottime=1, leased_until=2**62, lease_token=1),
     ),
     "dead": bury_many,
     "events": lambda tx: [tx.emit("topic", 0) for _ in range(MANY // 10)],

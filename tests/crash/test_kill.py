@@ -12,7 +12,6 @@ import tenantq
 from tests.children import TRANSACTION_POINTS, Child
 
 SCRIPT = """
-from tenantq import _schema, backup
 from tenantq._file import TenantFile
 
 root, point, action = sys.argv[1:]
@@ -145,7 +144,7 @@ def test_a_tenant_is_made_whole_or_not_at_all(tmp_path: Path, point: str, way: s
 
 RESTORER = """
 from pathlib import Path
-from tenantq import _schema, backup
+from tenantq import _restoring, _schema
 
 point = sys.argv[3]
 replace, remove = Path.replace, _schema.remove_sidecars
@@ -165,7 +164,7 @@ def stop_before_copy(*_):
 
 match point:
     case "copied":
-        backup._check_sound = stop_before_copy
+        _restoring.check_sound = stop_before_copy
     case "before the swap":
         Path.replace = stop_before_replace
     case "after the swap":

@@ -333,3 +333,25 @@ def test_a_store_that_may_not_be_written_says_so(tq: StoreCommand) -> None:
     assert "there is no store at" in tq("tenants", status=3).stderr
     assert "cannot be made" in tq("enqueue", "acme", "jobs", "1", status=3).stderr
     assert os.path.isfile(tq.path)  # noqa: PTH113
+
+
+def test_limits_of_claims_are_set_told_and_shown(tq: StoreCommand) -> None:
+    tq("enqueue", "acme", "jobs", "1")
+    limits = ("limit", "acme", "jobs", "--rate", "3", "--per", "60", "--max-claimed", "2")
+    assert tq(*limits).stdout == "acme: queue jobs: at most 2 claimed at once, at most 3 claimed in 60 s\n"
+    assert tq.json("limit", "acme", "--weight", "2.5") == {"tenant": "acme", "queue": None, "weight": 2.5}
+    document = tq.json("stats", "acme")
+    (jobs,) = document["queues"]
+    assert (jobs["max_claimed"], jobs["rate"], jobs["per"], jobs["max_depth"]) == (2, 3, 60.0, None)
+    assert document["weight"] == 2.5
+    shown = tq("stats", "acme").stdout
+    assert "2 at once, 3 in 60 s" in shown
+    assert "all queues together: weight 2.5" in shown
+    assert tq("limit", "acme", "jobs", "--rate", "none").stdout == "acme: queue jobs: no rate\n"
+    assert tq.json("stats", "acme")["queues"][0]["max_claimed"] == 2
+
+
+@pytest.mark.parametrize("options", [(), ("--per", "60"), ("--rate", "fast"), ("--weight", "-1"), ("--rate", "0")])
+def test_a_limit_that_is_none_is_refused(tq: StoreCommand, options: tuple[str, ...]) -> None:
+    tq("enqueue", "acme", "jobs", "1")
+    assert tq("limit", "acme", *options, status=2).stderr

@@ -145,9 +145,11 @@ def test_a_second_signal_ends_at_once_and_loses_nothing(tq: StoreCommand, app: P
 def test_an_app_with_a_store_of_its_own_needs_no_option(tq: StoreCommand, app: Path) -> None:
     tq.enqueue("acme", "bad", 7, max_attempts=1)
     tq.enqueue("acme", "jobs", 1)
-    process = spawn("worker", "--app", "whole:worker", "--concurrency", "2", "--json", cwd=app)
+    process = spawn(
+        "worker", "--app", "whole:worker", "--concurrency", "2", "--max-concurrency", "1", "--json", cwd=app
+    )
     assert process.stdout is not None
-    assert "worker shop: 2 threads" in wait_for(process, "worker shop")
+    assert "worker shop: 2 threads, 1 at most for one tenant, on" in wait_for(process, "worker shop")
     logged = wait_for(process, "tenant=")
     assert "tenant='acme' queue='bad' message_id=1" in logged
     assert process.stdout.readline() == "handled 1\n"

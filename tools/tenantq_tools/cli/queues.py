@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import click
 
 from tenantq_tools.cli._options import confirm, open_store, with_json, with_store, with_yes
@@ -10,12 +12,33 @@ from tenantq_tools.cli._output import print_json, printable
 __all__ = ["limit", "pause", "purge", "reap", "resume"]
 
 
-def _depth(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
-    """Return a number of messages, None for `none`. The library says which numbers do."""
+class Words(NamedTuple):
+    """How a limit is told."""
+
+    given: str
+    without: str
+
+
+LIMITS = {
+    "max_depth": Words("at most {}", "no bound"),
+    "max_claimed": Words("at most {} claimed at once", "any number claimed at once"),
+    "rate": Words("at most {} claimed", "no rate"),
+    "weight": Words("weight {:g}", "weight 1"),
+}
+
+
+class Unchanged:
+    """Stands for an option that was not given."""
+
+
+def _number(ctx: click.Context, param: click.Parameter, value: str | None) -> float | Unchanged | None:
+    """Return a number, None for `none`. The library says which numbers do."""
+    if value is None:
+        return Unchanged()
     if value == "none":
         return None
     try:
-        return int(value)
+        return float(value) if param.name == "weight" else int(value)
     except ValueError:
         raise click.BadParameter(f"{value!r} is neither a number nor none", ctx, param) from None
 
@@ -59,30 +82,51 @@ def resume(*, tenant: str, queue: str, store_path: str, as_json: bool) -> None:
 @click.command()
 @click.argument("tenant")
 @click.argument("queue", required=False)
-@click.option(
-    "--max-depth", callback=_depth, required=True, metavar="N|none", help="How many messages it may hold."
-)
+@click.option("--max-depth", callback=_number, metavar="N|none", help="How many messages it may hold.")
+@click.option("--max-claimed", callback=_number, metavar="N|none", help="How many may be under a lease at once.")
+@click.option("--rate", callback=_number, metavar="N|none", help="How many may be claimed in --per seconds.")
+@click.option("--per", type=float, metavar="SECONDS", help="What --rate is counted over; a second by default.")
+@click.option("--weight", callback=_number, metavar="X|none", help="The tenant's share of a worker's time.")
 @with_store()
 @with_json
-def limit(*, tenant: str, queue: str | None, max_depth: int | None, store_path: str, as_json: bool) -> None:
-    """Let a queue hold no more than N messages, or any number.
+def limit(
+    *, tenant: str, queue: str | None, per: float | None, store_path: str, as_json: bool, **given: Any
+) -> None:
+    """Limit what a queue holds and what is claimed from it.
 
-    Without QUEUE: all queues of the tenant together. Messages that wait or are claimed count. Where there is no
-    room an enqueue waits or fails, in every process and from now on; what is in stays in. `none` removes the
-    bound: a queue without one has that of the application's store, if it sets any.
+    Without QUEUE: all queues of the tenant together. Every process obeys from now on. What is not given stays as
+    it is, `none` removes a limit.
+
+    Over --max-depth an enqueue waits or fails; what is in stays in. A queue without a bound has that of the
+    application's store, if it sets any. Over --max-claimed and --rate a claim gives out fewer messages. A tenant
+    of --weight 2 gets twice the handler time of one of weight 1 while both have something to do.
 
     \b
     Examples:
       tenantq limit acme report.build --max-depth 10000
       tenantq limit acme --max-depth none
+      tenantq limit acme mail.send --rate 100 --per 60 --max-claimed 5
+      tenantq limit acme --weight 2
     """
+    limits = {name: value for name, value in given.items() if not isinstance(value, Unchanged)}
+    if not limits:
+        raise click.UsageError("give a limit: --max-depth, --max-claimed, --rate or --weight")
+    if per is not None and "rate" not in limits:
+        raise click.UsageError("--per says what --rate is counted over: give that too")
     with open_store(store_path) as store:
-        store.tenant(tenant, create=False).limit(queue, max_depth=max_depth)
+        store.tenant(tenant, create=False).limit(queue, per=1.0 if per is None else per, **limits)
     if as_json:
-        print_json({"tenant": tenant, "queue": queue, "max_depth": max_depth})
-    else:
-        where = "all queues together" if queue is None else f"queue {printable(queue)}"
-        click.echo(f"{printable(tenant)}: {where}: {'no bound' if max_depth is None else f'at most {max_depth}'}")
+        print_json({"tenant": tenant, "queue": queue, **limits, **({} if per is None else {"per": per})})
+        return
+    where = "all queues together" if queue is None else f"queue {printable(queue)}"
+    said = []
+    for name, words in LIMITS.items():
+        if name not in limits:
+            continue
+        value = limits[name]
+        over = f" in {per or 1:g} s" if name == "rate" and value is not None else ""
+        said.append(words.without if value is None else f"{words.given.format(value)}{over}")
+    click.echo(f"{printable(tenant)}: {where}: {', '.join(said)}")
 
 
 @click.command()

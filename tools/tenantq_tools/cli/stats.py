@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from tenantq import Store, TenantqError, TenantStats
+from tenantq import QueueStats, Store, TenantqError, TenantStats
 from tenantq_tools.cli._failures import PROBLEM, report
 from tenantq_tools.cli._options import open_store, with_json, with_store
 from tenantq_tools.cli._output import note, print_json, print_table, printable
@@ -93,6 +93,10 @@ def _print_tenant(store: Store, tenant_id: str, *, as_json: bool) -> None:
                 **msgspec.structs.asdict(row),
                 **load,
                 "max_depth": found.max_depth,
+                "max_claimed": found.max_claimed,
+                "rate": found.rate,
+                "per": found.per,
+                "weight": found.weight,
                 "queues": found.queues,
                 "warnings": found.warnings,
             }
@@ -107,10 +111,15 @@ def _print_tenant(store: Store, tenant_id: str, *, as_json: bool) -> None:
         f"headroom {found.headroom:.0%}: utilisation {found.utilisation:.0%} now, "
         f"{found.utilisation_minute:.0%} over a minute, {found.operations_per_second:,.0f} operations/s{capacity}"
     )
+    limits = _limits(found)
+    if found.weight != 1:
+        limits.append(f"weight {found.weight:g}")
+    if limits:
+        click.echo(f"all queues together: {', '.join(limits)}")
     if found.queues:
         click.echo()
         print_table(
-            ("READY", "SCHEDULED", "CLAIMED", "DEAD", "OLDEST_AGE", "MAX_DEPTH", "PAUSED", "QUEUE"),
+            ("READY", "SCHEDULED", "CLAIMED", "DEAD", "OLDEST_AGE", "MAX_DEPTH", "LIMITS", "PAUSED", "QUEUE"),
             [
                 (
                     queue.ready,
@@ -119,12 +128,23 @@ def _print_tenant(store: Store, tenant_id: str, *, as_json: bool) -> None:
                     queue.dead,
                     None if queue.oldest_age is None else f"{queue.oldest_age:.1f}",
                     queue.max_depth,
+                    ", ".join(_limits(queue)) or None,
                     "yes" if queue.is_paused else None,
                     queue.queue,
                 )
                 for queue in found.queues
             ],
         )
+
+
+def _limits(found: TenantStats | QueueStats) -> list[str]:
+    """Return what claims obey, in words."""
+    limits = []
+    if found.max_claimed is not None:
+        limits.append(f"{found.max_claimed} at once")
+    if found.rate is not None:
+        limits.append(f"{found.rate} in {found.per:g} s")
+    return limits
 
 
 def _warn(found: TenantStats) -> None:

@@ -28,6 +28,12 @@ __all__ = ["load", "worker"]
 @click.option("--app", required=True, metavar="MODULE:NAME", help="The worker, or the function that makes it.")
 @click.option("--concurrency", type=click.IntRange(min=1), metavar="N", help="Threads, whatever the app says.")
 @click.option(
+    "--max-concurrency",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Threads that one tenant may have at once.  [default: all but one]",
+)
+@click.option(
     "--drain-timeout", type=click.FloatRange(min=0), metavar="S", help="Seconds that handlers get to end."
 )
 @with_metrics
@@ -45,6 +51,7 @@ def worker(
     *,
     app: str,
     concurrency: int | None,
+    max_concurrency: int | None,
     drain_timeout: float | None,
     metrics_address: str | None,
     migrates: bool,
@@ -81,12 +88,15 @@ def worker(
             found = _made(app, loaded, store, bridge)
         if concurrency is not None:
             found.concurrency = concurrency
+        if max_concurrency is not None:
+            found.max_concurrency = max_concurrency
         if drain_timeout is not None:
             found.drain_timeout = drain_timeout
         if metrics_address is not None:
             url = serve_metrics(metrics_address, lambda metrics: metrics.WorkerCollector(found))
             note(f"metrics: {url}")
-        note(f"worker {found.name}: {found.concurrency} threads on the store {found.store.root}")
+        share = "" if found.max_concurrency is None else f", {found.max_concurrency} at most for one tenant,"
+        note(f"worker {found.name}: {found.concurrency} threads{share} on the store {found.store.root}")
         found.run()
     counts = found.counts
     if as_json:

@@ -1,0 +1,46 @@
+"""A copy of a tenant's file on its way to its name: made under another, checked, synced."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from tenantq import _schema
+from tenantq._creation import temporary_file
+from tenantq._sqlite import Database
+from tenantq.errors import CorruptFile, TenantFileError
+
+__all__ = ["check_sound", "copy_beside", "sync_file"]
+
+
+@contextlib.contextmanager
+def copy_beside(target: Path) -> Iterator[Path]:
+    """Give the name of an empty file beside `target`, removed at the end unless renamed."""
+    try:
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with temporary_file(target.parent) as temporary:
+            # Now, and not when it has its name: there SQLite's locks of this process would go with the descriptor.
+            temporary.close()
+            yield temporary.path
+    except OSError as exc:
+        raise TenantFileError(f"{target}: {exc}", path=str(target)) from exc
+
+
+def check_sound(path: Path, tenant_id: str | None) -> None:
+    """Raise CorruptFile unless a closed copy is a sound tenant file of ours; NotATenantFile, WrongTenant."""
+    with contextlib.closing(Database(path, read_only=True, immutable=True, tenant=tenant_id)) as database:
+        _schema.check_file(database, tenant_id)
+        problems = [row[0] for row in database.execute("PRAGMA integrity_check(5)") if row[0] != "ok"]
+    if problems:
+        raise CorruptFile(f"the copy is damaged: {problems[0]}", tenant=tenant_id, path=str(path))
+
+
+def sync_file(path: Path) -> None:
+    """Make a file's content survive power loss."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
