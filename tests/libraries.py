@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import apsw
 import django
 import sqlalchemy
 from django.conf import settings
@@ -17,7 +18,7 @@ from django.db import connections, transaction
 from tenantq import statements
 
 PRAGMAS = statements.pragmas(sqlite3.sqlite_version)
-"""All three run on the SQLite library of Python's own module."""
+"""But for apsw, all run on the SQLite library of Python's own module."""
 
 Execute = Callable[[str, Any], Any]
 Transaction = Callable[[Path], AbstractContextManager[Execute]]
@@ -37,6 +38,16 @@ def _sqlite3_transaction(path: Path) -> Iterator[Execute]:
     with closing(sqlite3.connect(path, isolation_level="IMMEDIATE")) as connection:
         for pragma in PRAGMAS:
             connection.execute(pragma)
+        with connection:
+            yield connection.execute
+
+
+@contextmanager
+def _apsw_transaction(path: Path) -> Iterator[Execute]:
+    with closing(apsw.Connection(str(path))) as connection:
+        for setting in (*statements.pragmas(apsw.sqlite_lib_version()), "PRAGMA trusted_schema = OFF"):
+            connection.execute(setting)
+        connection.transaction_mode = "IMMEDIATE"
         with connection:
             yield connection.execute
 
@@ -82,6 +93,7 @@ def _django_transaction(path: Path) -> Iterator[Execute]:
 LIBRARIES = (
     Library("sqlite3", "named", _sqlite3_transaction, sqlite3.IntegrityError),
     Library("sqlite3 with marks", "qmark", _sqlite3_transaction, sqlite3.IntegrityError),
+    Library("apsw", "named", _apsw_transaction, apsw.ConstraintError),
     Library("sqlalchemy", "named", _sqlalchemy_transaction, sqlalchemy.exc.IntegrityError),
     Library("django", "format", _django_transaction, DjangoIntegrityError),
     Library("django with names", "pyformat", _django_transaction, DjangoIntegrityError),
