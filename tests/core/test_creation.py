@@ -153,13 +153,13 @@ def test_listing_clears_what_killed_processes_left_and_nothing_else(store: tenan
     old, young, note = (shard / name for name in (".new-old", ".new-young", ".note"))
     for path in (old, young, note):
         path.touch()
-    with _creation.temporary_file(shard) as (held, _descriptor):
-        for path in (old, note, held, acme.path):
+    with _creation.temporary_file(shard) as held:
+        for path in (old, note, held.path, acme.path):
             os.utime(path, (0, 0))
         assert list(store.tenants()) == ["acme"]
         assert not old.exists()
-        assert all(path.exists() for path in (young, note, held, acme.path))
-    assert not held.exists()
+        assert all(path.exists() for path in (young, note, held.path, acme.path))
+    assert not held.path.exists()
 
 
 def test_a_leftover_that_cannot_be_removed_hinders_nobody(
