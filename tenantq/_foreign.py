@@ -15,7 +15,7 @@ from collections import Counter
 
 from tenantq.errors import ForeignHandle
 
-__all__ = ["Identity", "check_alone", "closed", "opening"]
+__all__ = ["Identity", "check_alone", "closed", "is_open", "opening"]
 
 Identity = tuple[int, int] | None
 """The device and the inode of a file."""
@@ -57,6 +57,11 @@ def closed(identity: Identity, *, read_only: bool) -> None:
             for is_read_only in (True, False):
                 _open.pop((identity, is_read_only), None)
                 _most.pop((identity, is_read_only), None)
+
+
+def is_open(identity: Identity) -> bool:
+    """Tell whether this process has a file open through us."""
+    return (identity, True) in _most or (identity, False) in _most
 
 
 def check_alone(identity: Identity, path: str, tenant: str | None) -> None:
