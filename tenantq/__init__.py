@@ -25,6 +25,7 @@ tenant's file), or neither (memory). One Worker handles all three.
     ada@example.org
 """
 
+from tenantq import statements
 from tenantq._deleting import Deletion, RemovedFile
 from tenantq._failing import FailingTenant
 from tenantq._sqlite import Durability
@@ -151,5 +152,6 @@ __all__ = [
     "__version__",
     "message",
     "open",
+    "statements",
     "verify",
 ]

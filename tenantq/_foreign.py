@@ -15,7 +15,7 @@ from collections import Counter
 
 from tenantq.errors import ForeignHandle
 
-__all__ = ["Identity", "check_alone", "closed", "opening"]
+__all__ = ["Identity", "check_alone", "closed", "is_open", "opening"]
 
 Identity = tuple[int, int] | None
 """The device and the inode of a file."""
@@ -59,6 +59,11 @@ def closed(identity: Identity, *, read_only: bool) -> None:
                 _most.pop((identity, is_read_only), None)
 
 
+def is_open(identity: Identity) -> bool:
+    """Tell whether this process has a file open through us."""
+    return (identity, True) in _most or (identity, False) in _most
+
+
 def check_alone(identity: Identity, path: str, tenant: str | None) -> None:
     """Raise ForeignHandle if more descriptors lead to the file than we ever had open at once.
 
@@ -93,7 +98,7 @@ def _count(identity: Identity, now: float) -> int:
     found = 0
     for name in names:
         try:
-            status = os.stat(f"/proc/self/fd/{name}")  # noqa: PTH116 - one of many in a loop
+            status = os.fstat(int(name))  # less than half of what a stat through /proc takes
         except OSError:
             continue
         found += (status.st_dev, status.st_ino) == identity

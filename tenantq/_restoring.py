@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tenantq import _migrations, _schema
+from tenantq import _foreign, _migrations, _schema
 from tenantq._copies import check_sound, copy_beside, sync_file
 from tenantq._file import TenantFile
-from tenantq._sqlite import Database, Durability
+from tenantq._sqlite import Database, Durability, identity_of
 from tenantq.errors import TenantExists, TenantFileError, TenantInUse
 
 __all__ = ["no_other_process", "restore_file"]
@@ -76,7 +76,19 @@ def _make_ready(path: Path, tenant_id: str, migrate_at: int | None) -> None:
 
 @contextlib.contextmanager
 def no_other_process(path: Path, tenant_id: str) -> Iterator[None]:
-    """Hold SQLite's lock on a file, which works on a damaged one too; raise TenantInUse if it is held."""
+    """Hold SQLite's lock on a file, which works on a damaged one too; raise TenantInUse if it is held.
+
+    And if this process has it open: its own locks are not in the way of this one, and would go with it.
+    """
+    identity = identity_of(path)
+    _foreign.check_alone(identity, str(path), tenant_id)
+    if _foreign.is_open(identity):
+        raise TenantInUse(
+            f"this process has tenant {tenant_id!r} open in another store, or reads it",
+            hint="close that store first, and try again",
+            tenant=tenant_id,
+            path=str(path),
+        )
     try:
         descriptor = os.open(path, os.O_RDWR)
     except FileNotFoundError:

@@ -157,13 +157,7 @@ class Database:
         self._has_waited = self._is_writing = False
         self.identity = identity_of(path)
         """Which file this is. Taken first: one that replaces it from here on is told from it."""
-        if self.identity in _inherited:
-            raise TenantFileError(
-                f"{path} was in use when this process was forked",
-                hint="fork outside of transactions, or open the store in the child",
-                path=str(path),
-                tenant=tenant,
-            )
+        self._check_ours()
         flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
         if create:
             flags |= apsw.SQLITE_OPEN_CREATE
@@ -200,6 +194,17 @@ class Database:
         except TenantqError:
             self.close()
             raise
+
+    def _check_ours(self) -> None:
+        """Raise for a file that is not to be opened: to close it again would drop the locks of whoever has it."""
+        if self.identity in _inherited:
+            raise TenantFileError(
+                f"{self.path} was in use when this process was forked",
+                hint="fork outside of transactions, or open the store in the child",
+                path=str(self.path),
+                tenant=self.tenant,
+            )
+        self.check_alone()
 
     def resize(self, *, cache_kib: int, wal_pages: int) -> None:
         """Let the page cache and the -wal grow as far as this from now on; a larger cache gives its pages back."""
@@ -303,11 +308,19 @@ class Database:
 
     def wal_pages(self) -> int:
         """Return how many pages of the -wal are not in the file yet. Not inside of a transaction."""
-        try:
-            pages, copied = self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
-        except apsw.Error as exc:
-            raise self._translated(exc) from exc
-        return max(0, pages - copied)
+        deadline = time.monotonic() + at_most(self.busy_timeout)
+        while True:
+            try:
+                pages, copied = self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+            except apsw.BusyError as exc:  # a commit is half written at this moment: SQLite does not wait here
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise self._translated(exc) from exc
+                time.sleep(random_wait(TRY_SECONDS, left))
+            except apsw.Error as exc:
+                raise self._translated(exc) from exc
+            else:
+                return max(0, pages - copied)
 
     def checkpoint(self) -> int:
         """Copy what no reader needs of the -wal into the file, waiting for nobody; return the pages left."""

@@ -178,6 +178,13 @@ class Store:
         """Put a backup in the place of a tenant's file; durable on return. See `tenantq.Store.restore`."""
         await self._call_on(tenant_id, lambda _tenant: self.core.restore(tenant_id, source, replace=replace))
 
+    async def prepare(self, tenant_id: str) -> Path:
+        """Make sure that a tenant's file is there and closed in this process; return its path.
+
+        See `tenantq.Store.prepare`.
+        """
+        return await self._call_on(tenant_id, lambda _tenant: self.core.prepare(tenant_id))
+
     async def migrate(self, tenant_id: str) -> int | None:
         """Bring a tenant's file to this version's schema. See `tenantq.Store.migrate`."""
         return await self._call_on(tenant_id, lambda _tenant: self.core.migrate(tenant_id))
