@@ -118,3 +118,24 @@ def test_a_deletion_forwards_the_events_first(
     with forwarder:  # one that runs elsewhere
         assert store.delete("globex", events="forward", wait=60)
     assert sent(sql) == [1, 2]
+
+
+def test_what_postgres_keeps_of_a_tenant_is_told_and_what_can_go_goes(
+    store: tenantq.Store, forwarder: Forwarder, postgres_queue: PostgresQueue
+) -> None:
+    postgres_queue.subscribe("all", "*")
+    store.tenant("acme").emit("topic", 1)
+    store.tenant("other").emit("topic", 2)
+    drain(forwarder)
+    postgres_queue.send_to_tenant("acme", "mail", 1)
+    traces = postgres_queue.traces("acme")
+    assert (traces.messages, traces.forwarding, traces.outgoing, traces.owners) == (1, 1, 1, 1)
+    assert traces.seen == 1
+    store.delete("acme")
+    postgres_queue.erase_tenant("acme")
+    postgres_queue.erase_tenant("acme")
+    left = postgres_queue.traces("acme")
+    assert (left.messages, left.seen, left.forwarding, left.outgoing, left.owners) == (1, 0, 0, 0, 0)
+    assert postgres_queue.traces("other").forwarding == 1
+    drain(forwarder)
+    assert postgres_queue.traces("acme").forwarding == 0

@@ -61,3 +61,24 @@ def test_wrong_usage_and_no_exports_are_refused(tq: StoreCommand, tmp_path: Path
     (tmp_path / "text").write_bytes(b"nothing of ours" * 1000)
     tq("import", str(tmp_path / "text"), status=3)
     assert tq.json("stats", "acme")["ready"] == 1
+
+
+def test_events_are_forwarded_and_postgres_forgets_the_tenant(tq: StoreCommand, migrated_dsn: str) -> None:
+    with tenantq.open(tq.path) as store:
+        store.tenant("acme").emit("topic", 1)
+    postgres = ("--postgres", migrated_dsn)
+    tq("bridge", "subscribe", "all", "*", *postgres)
+    report = tq.json("delete", "acme", "--events", "forward", "--forget", "--yes", *postgres)
+    assert (report["deleted"], report["pending"]) == (True, 0)
+    assert report["postgres"] == {
+        "messages": 1,
+        "dead": 0,
+        "history": 0,
+        "applied": 0,
+        "seen": 0,
+        "forwarding": 0,
+        "outgoing": 0,
+        "owners": 0,
+    }
+    again = tq("delete", "acme", "--forget", "--yes", *postgres)  # finishes what was left
+    assert "in Postgres there remain: 1 messages" in again.stdout

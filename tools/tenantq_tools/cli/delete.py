@@ -32,7 +32,11 @@ __all__ = ["delete"]
     multiple=True,
     help="A directory of `tenantq backup --all`: the tenant's copy goes too. May be repeated.",
 )
-@click.option("--forget", is_flag=True, help="Remove what Postgres keeps of the tenant's deliveries too.")
+@click.option(
+    "--forget",
+    is_flag=True,
+    help="Remove its owner, deliveries and forwarded events in Postgres too.",
+)
 @with_yes
 @with_postgres(required=False)
 @with_store()
@@ -56,7 +60,8 @@ def delete(
     Its messages, dead letters and events, and what the application keeps there. A tombstone stays: no process
     makes the tenant again by a late call, but `tenantq create` does. One that was killed is finished when it is
     given again. With --events forward and a Postgres its events are forwarded here; without one a running
-    forwarder is waited for.
+    forwarder is waited for. --forget is for a tenant whose backups are gone too: the events of one that is
+    restored later would be sent again. What remains in Postgres, such as messages in shared queues, is reported.
 
     \b
     Examples:
@@ -80,15 +85,18 @@ def delete(
     document = msgspec.to_builtins(deletion)
     if forget and dsn:
         with connect(dsn) as queue:
-            document["forgotten"] = queue.forget_tenant(tenant)
+            queue.erase_tenant(tenant)
+            document["postgres"] = msgspec.to_builtins(queue.traces(tenant))
     if as_json:
         print_json(document)
         return
     click.echo(f"{printable(tenant)}: deleted")
     for file in deletion.files:
         click.echo(f"  {printable(file.path)}, {file.bytes} bytes")
-    if document.get("forgotten") is not None:
-        click.echo(f"  in Postgres: its owner, and {document['forgotten']} messages on their way to it")
+    remains = {name: count for name, count in document.get("postgres", {}).items() if count}
+    if remains:
+        shown = ", ".join(f"{count} {name}" for name, count in remains.items())
+        click.echo(f"  in Postgres there remain: {shown}")
 
 
 @contextlib.contextmanager
