@@ -102,6 +102,8 @@ def delete_file(
             contents = _bury(path, tenant_id, at=at, drop=drop, busy_timeout=busy_timeout)
         stone = Tombstone.read(path) if tombstone_path(path).exists() else None
         was_deleted = stone is not None and stone.went is Went.DELETED
+        if stone is not None and not was_deleted:
+            raise stone.error(tenant_id, str(path))
         replicas = list(replica(tenant_id)) if replica is not None else []
         reached("replica removed")
         removed = [file for backup in backups for file in _remove(backup / path.name)]

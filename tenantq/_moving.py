@@ -68,14 +68,14 @@ def export_file(
             with opened(path, tenant_id, busy_timeout) as database:
                 mark = _seal(database, tenant_id, target, at=at, now=now)
                 reached("sealed")
-                meta = _schema.read_meta(database)
-                _copy(database, partial)
-            reached("copied")
-            fields = structs.asdict(mark)
-            stone = Tombstone(**fields, tenant=tenant_id, file_id=meta["file_id"], came_by=meta.get("came_by"))
-            stone.write(path)
-            _schema.sync_directory(path.parent)
-            reached("buried")
+                try:
+                    _copy(database, partial)
+                    reached("copied")
+                    _bury(database, mark, tenant_id)
+                    reached("buried")
+                except BaseException:  # a full disk, an interrupt: the tenant is as it was
+                    _take_back(database, partial)
+                    raise
             path.unlink()
             _schema.remove_sidecars(path)
             _schema.sync_directory(path.parent)
@@ -86,9 +86,7 @@ def export_file(
                 raise UnknownTenant(f"the store has no tenant {tenant_id!r}", tenant=tenant_id)
             if found.to != str(target) or not partial.exists():
                 raise found.error(tenant_id, str(path))
-        # Not replaced: the name is nobody else's by then.
-        os.link(partial, target)
-        partial.unlink()
+        partial.rename(target)  # not a link: not every file system that things are carried on has them
         _schema.sync_directory(target.parent)
     return target
 
@@ -104,6 +102,25 @@ def _seal(database: Database, tenant_id: str, target: Path, *, at: str, now: int
     mark = Seal(went=Went.MOVED, at=at, to=str(target), transit=str(uuid.uuid4()))
     seal(database, mark, check=lambda _contents: None)
     return mark
+
+
+def _bury(database: Database, mark: Seal, tenant_id: str) -> None:
+    meta = _schema.read_meta(database)
+    fields = structs.asdict(mark)
+    stone = Tombstone(**fields, tenant=tenant_id, file_id=meta["file_id"], came_by=meta.get("came_by"))
+    stone.write(database.path)
+    _schema.sync_directory(database.path.parent)
+
+
+def _take_back(database: Database, partial: Path) -> None:
+    """End an export while the tenant's file is in its place: first the copy, so that nobody finishes it."""
+    with contextlib.suppress(IsADirectoryError):
+        partial.unlink(missing_ok=True)
+        _schema.remove_sidecars(partial)
+    Tombstone.remove(database.path)
+    _schema.sync_directory(database.path.parent)
+    reached("partial removed")
+    unseal(database)
 
 
 def _copy(database: Database, partial: Path) -> None:
@@ -234,15 +251,7 @@ def undo_export(
                 mark = read_seal(database)
                 if mark.went is not Went.MOVED:
                     raise mark.error(tenant_id, str(path))
-                # First the copy: it must not be finished behind our back.
-                if mark.to is not None:
-                    partial = Path(mark.to + PARTIAL)
-                    partial.unlink(missing_ok=True)
-                    _schema.remove_sidecars(partial)
-                Tombstone.remove(path)
-                _schema.sync_directory(path.parent)
-                reached("partial removed")
-                unseal(database)
+                _take_back(database, Path(f"{mark.to}{PARTIAL}"))
             return
         if stone is None:
             raise UnknownTenant(f"the store has no tenant {tenant_id!r}", tenant=tenant_id)
@@ -250,9 +259,7 @@ def undo_export(
             raise stone.error(tenant_id, str(path))
         target, partial = Path(stone.to), Path(stone.to + PARTIAL)
         if partial.exists():
-            if not target.exists():
-                os.link(partial, target)
-            partial.unlink()
+            partial.rename(target)
             _schema.sync_directory(target.parent)
         if not target.exists():
             raise TenantMoved(
