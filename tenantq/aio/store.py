@@ -133,9 +133,21 @@ class Store:
         """
         return await self._call_on(tenant_id, lambda _tenant: self.core.delete(tenant_id))
 
-    async def restore(self, tenant_id: str, source: str | os.PathLike[str], *, replace: bool = True) -> None:
+    async def restore(
+        self,
+        tenant_id: str,
+        source: str | os.PathLike[str],
+        *,
+        replace: bool = True,
+        wait: float = 0.0,
+        evict: bool = False,
+        as_: str | None = None,
+    ) -> None:
         """Put a backup in the place of a tenant's file; durable on return. See `tenantq.Store.restore`."""
-        await self._call_on(tenant_id, lambda _tenant: self.core.restore(tenant_id, source, replace=replace))
+        await self._call_on(
+            tenant_id if as_ is None else as_,
+            lambda _tenant: self.core.restore(tenant_id, source, replace=replace, wait=wait, evict=evict, as_=as_),
+        )
 
     async def migrate(self, tenant_id: str) -> int | None:
         """Bring a tenant's file to this version's schema. See `tenantq.Store.migrate`."""
