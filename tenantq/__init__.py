@@ -26,6 +26,7 @@ tenant's file), or neither (memory). One Worker handles all three.
 """
 
 from tenantq._failing import FailingTenant
+from tenantq._salvage import LostRows, SalvagedQueue, SalvageReport, salvage
 from tenantq._sqlite import Durability
 from tenantq._verification import VerifyReport, verify
 from tenantq._version import __version__
@@ -94,6 +95,7 @@ __all__ = [
     "InvalidTenantId",
     "Layer",
     "LeaseLost",
+    "LostRows",
     "MemoryQueue",
     "MemoryStats",
     "Message",
@@ -110,6 +112,8 @@ __all__ = [
     "PeriodicMessages",
     "QueueFull",
     "QueueStats",
+    "SalvageReport",
+    "SalvagedQueue",
     "Snooze",
     "StatementFailed",
     "Store",
@@ -138,5 +142,6 @@ __all__ = [
     "__version__",
     "message",
     "open",
+    "salvage",
     "verify",
 ]
