@@ -81,6 +81,7 @@ def open(  # noqa: A001 - tenantq.open reads as it should
     max_depth: int | None = None,
     memory_depth: int = 10_000,
     max_outbox: int | None = None,
+    checksums: bool = False,
     backoff: Backoff | None = None,
     migrate: bool = True,
     clock: Clock | None = None,
@@ -101,6 +102,9 @@ def open(  # noqa: A001 - tenantq.open reads as it should
     memory_depth: messages that the memory layer holds; one more raises QueueFull.
     max_outbox: events of one tenant that may wait for Postgres; one more raises QueueFull. None: any number, so
     that a long outage of Postgres stops nobody and fills the disk.
+    checksums: write a checksum with each message and event, by which `tenantq.verify` finds a byte of a payload
+    that has changed on the disk. Each process that writes says for itself; what is written without is not
+    checked.
     backoff: the wait after a failed attempt.
     migrate: bring a file of an older schema to this version's when it is opened. False: raise OlderFile, and leave
     it to processes of the older version.
@@ -116,6 +120,7 @@ def open(  # noqa: A001 - tenantq.open reads as it should
         max_depth=max_depth,
         memory_depth=memory_depth,
         max_outbox=max_outbox,
+        checksums=checksums,
         backoff=backoff or Backoff(),
         migrate=migrate,
     )
@@ -588,6 +593,7 @@ class Store:
                 max_depth=self.config.max_depth,
                 tell_of_room=self.rooms.bell_of(tenant_id),
                 entry=entry,
+                checksums=self.config.checksums,
             )
             if "boot_id" in meta:  # else no claim was ever made
                 file.end_leases_of_another_boot()

@@ -18,6 +18,12 @@ INSERT INTO queue (
 ) VALUES
     (:id, :queue, :priority, :visible_at, :due_at, :max_attempts, :enqueued_at, :key, :headers, :payload);
 
+-- name: insert_checked_message
+INSERT INTO queue (
+    id, queue, priority, visible_at, due_at, max_attempts, enqueued_at, key, headers, payload, checksum
+) VALUES
+    (:id, :queue, :priority, :visible_at, :due_at, :max_attempts, :enqueued_at, :key, :headers, :payload, :checksum);
+
 -- name: find_key
 SELECT id FROM queue INDEXED BY queue_key WHERE queue = :queue AND key = :key;
 

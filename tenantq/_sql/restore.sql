@@ -15,9 +15,11 @@ ON CONFLICT (queue) DO UPDATE SET last_id = max(last_id, excluded.last_id);
 -- name: park_events
 -- Whoever wants them forwarded after all sends them again.
 INSERT INTO tenantq_undeliverable (
-    seq, event_id, topic, priority, max_attempts, visible_at, emitted_at, refused_at, error, headers, payload
+    seq, event_id, topic, priority, max_attempts, visible_at, emitted_at, refused_at, error, headers, payload,
+    checksum
 )
-SELECT seq, event_id, topic, priority, max_attempts, visible_at, emitted_at, :now, :reason, headers, payload
+SELECT
+    seq, event_id, topic, priority, max_attempts, visible_at, emitted_at, :now, :reason, headers, payload, checksum
 FROM tenantq_outbox
 WHERE seq > (SELECT seq FROM tenantq_forwarded WHERE id = 1) AND refused_at IS NULL;
 

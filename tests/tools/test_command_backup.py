@@ -133,6 +133,7 @@ def test_verify_says_what_sound_files_hold(tq: StoreCommand) -> None:
         "claimed": 0,
         "dead": 0,
         "outbox": 0,
+        "checked": 0,
     }
 
 
