@@ -40,6 +40,7 @@ ORDER = (
     "soniq",
     "memory",
     "create",
+    "restore",
     "tenants",
     "pg_claims",
     "pg_index",

@@ -8,14 +8,16 @@ ours can be counted.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 
-from tenantq.errors import ForeignHandle
+from tenantq.errors import ForeignHandle, TenantBusy
 
-__all__ = ["Identity", "check_alone", "closed", "opening"]
+__all__ = ["Identity", "check_alone", "closed", "opening", "reading"]
 
 Identity = tuple[int, int] | None
 """The device and the inode of a file."""
@@ -39,12 +41,16 @@ _next_look = [0.0]
 _allowance = [LOOK_BURST, 0.0]
 """Seconds of looks that are left, as of when."""
 _open: Counter[tuple[Identity, bool]] = Counter()
+_read: set[Identity] = set()
+"""The files that this process reads by other means at this moment, none of which is open."""
 _most: dict[tuple[Identity, bool], int] = {}
 
 
 def opening(identity: Identity, *, read_only: bool) -> None:
-    """Say that this process opens a file through us."""
+    """Say that this process opens a file through us. Raises TenantBusy while it reads it otherwise."""
     with _lock:
+        if identity in _read and identity is not None:
+            raise TenantBusy("the file is being copied by this process")
         _open[identity, read_only] += 1
         _most[identity, read_only] = max(_most.get((identity, read_only), 0), _open[identity, read_only])
 
@@ -57,6 +63,22 @@ def closed(identity: Identity, *, read_only: bool) -> None:
             for is_read_only in (True, False):
                 _open.pop((identity, is_read_only), None)
                 _most.pop((identity, is_read_only), None)
+
+
+@contextlib.contextmanager
+def reading(identity: Identity) -> Iterator[bool]:
+    """Keep this process from opening a file through SQLite, while it reads it otherwise; False if it has it
+    open."""
+    with _lock:
+        is_free = not (_open[identity, True] or _open[identity, False] or identity in _read)
+        if is_free:
+            _read.add(identity)
+    try:
+        yield is_free
+    finally:
+        if is_free:
+            with _lock:
+                _read.discard(identity)
 
 
 def check_alone(identity: Identity, path: str, tenant: str | None) -> None:

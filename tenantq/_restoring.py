@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tenantq import _given_out, _migrations, _schema
-from tenantq._copies import check_sound, copy_beside, sync_file
+from tenantq import _foreign, _given_out, _migrations, _schema
+from tenantq._copies import check_sound, copy_beside, open_copy, sync_file
 from tenantq._detaching import detach
 from tenantq._file import TenantFile
-from tenantq._sqlite import Database, Durability, Row
+from tenantq._sqlite import Database, Durability, Row, identity_of
 from tenantq.errors import TenantExists, TenantFileError, TenantInUse, TenantqError
 
 __all__ = ["EVICTION_SECONDS", "copy_as", "no_other_process", "restore_file"]
@@ -109,16 +111,53 @@ def _take_copy(source: Path, copy: Path, tenant_id: str, migrate_at: int | None)
         _schema.check_file(database, tenant_id)
         if migrate_at is None:
             _migrations.check_current(database)
-        database.copy_to(copy)
-    check_sound(copy, tenant_id)
+        is_complete = _has_no_wal(source)
+    if not (is_complete and _copy_closed(source, copy, tenant_id)):
+        with contextlib.closing(_schema.open_to_read(source, tenant_id)) as database:
+            database.copy_to(copy)
+    held = _check(copy, tenant_id)
     with contextlib.closing(Database(copy, durability=Durability.FULL, tenant=tenant_id)) as database:
+        database.execute("PRAGMA journal_mode = WAL")  # a copy by VACUUM INTO has another one
         if migrate_at is not None:
             _migrations.migrate(database, migrate_at)
         file = TenantFile(database, _schema.check_file(database, tenant_id), "")
         file.begin()
-        file.give_back_claims()
+        file.give_back(held)
         file.commit()
     sync_file(copy)  # all but a page or two of it, before anybody has to wait
+
+
+def _copy_closed(source: Path, copy: Path, tenant_id: str) -> bool:
+    """Copy a file as `cp` does, in a quarter of the time that SQLite takes; False if somebody may have it open."""
+    with contextlib.ExitStack() as stack:
+        try:
+            if not stack.enter_context(_foreign.reading(identity_of(source))):
+                return False
+            stack.enter_context(no_other_process(source, tenant_id))
+            if not _has_no_wal(source) or source.with_name(f"{source.name}-journal").exists():
+                return False
+            shutil.copyfile(source, copy)
+        except (OSError, TenantInUse):
+            return False
+    return True
+
+
+def _check(copy: Path, tenant_id: str) -> list[int]:
+    """Check that a copy is sound and put it onto the disk; return the ids of what is claimed in it.
+
+    Each of the three takes about as long as the copying itself, so they go on at once.
+    """
+    with ThreadPoolExecutor(2, thread_name_prefix="tenantq-restore") as pool:
+        syncing = pool.submit(sync_file, copy)
+        finding = pool.submit(_find_held, copy, tenant_id)
+        check_sound(copy, tenant_id)
+        syncing.result()
+        return finding.result()
+
+
+def _find_held(copy: Path, tenant_id: str) -> list[int]:
+    with contextlib.closing(open_copy(copy, tenant_id)) as database:
+        return TenantFile(database, _schema.check_file(database, tenant_id), "").find_held()
 
 
 def _when_free(swap: Callable[[], None], wait: float, ask: Callable[[], None] | None) -> None:

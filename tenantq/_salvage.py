@@ -10,14 +10,14 @@ from pathlib import Path
 
 import msgspec
 
-from tenantq import _given_out, _schema
+from tenantq import _foreign, _given_out, _schema
 from tenantq._btree import Damage
 from tenantq._copies import check_sound, copy_beside, sync_file
 from tenantq._damaged import SHAPES, DamagedFile
 from tenantq._file import TenantFile
 from tenantq._pages import MAGIC, Pages
 from tenantq._restoring import no_other_process
-from tenantq._sqlite import Database, Durability, Row, is_open_here
+from tenantq._sqlite import Database, Durability, Row, identity_of
 from tenantq.errors import (
     CorruptFile,
     NewerFile,
@@ -139,12 +139,11 @@ def salvage(
 
 @contextlib.contextmanager
 def _unused(path: Path) -> Iterator[None]:
-    if is_open_here(path):
-        raise TenantInUse(f"this process has {path} open", path=str(path))
-    if not os.access(path, os.W_OK):  # nobody can have it open to write, and nobody is to be kept out
-        yield
-        return
-    with no_other_process(path, str(path)):
+    with contextlib.ExitStack() as stack:
+        if not stack.enter_context(_foreign.reading(identity_of(path))):
+            raise TenantInUse(f"this process has {path} open", path=str(path))
+        if os.access(path, os.W_OK):  # else nobody is to be kept out
+            stack.enter_context(no_other_process(path, str(path)))
         yield
 
 
@@ -272,7 +271,7 @@ class _Salvage:
         to.commit()
         file = TenantFile(to, _schema.check_file(to, self._tenant), "")
         file.begin()
-        file.give_back_claims()
+        file.give_back(file.find_held())
         file.commit()
         depths = file.depths()
         pending, undeliverable = file.outbox_position()[3:]

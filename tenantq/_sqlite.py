@@ -32,7 +32,7 @@ from tenantq.errors import (
     UnsupportedSQLite,
 )
 
-__all__ = ["Database", "Durability", "Image", "Row", "check_sqlite_version", "identity_of", "is_open_here"]
+__all__ = ["Database", "Durability", "Image", "Row", "check_sqlite_version", "identity_of"]
 
 Row = tuple[Any, ...]
 Parameters = Sequence[Any] | Mapping[str, Any]
@@ -96,12 +96,6 @@ def identity_of(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-def is_open_here(path: Path) -> bool:
-    """Tell whether this process has a file open through SQLite: to open and close it otherwise drops its locks."""
-    identity = identity_of(path)
-    return any(database.identity == identity for database in list(_open_databases))
 
 
 class Image:

@@ -49,10 +49,9 @@ def salvage(ctx: click.Context, *, source: Path, dest: Path, tenant: str | None,
 
 
 def _print(report: SalvageReport) -> None:
-    click.echo(
-        f"{printable(report.tenant)}: {report.messages} messages, {report.dead} dead, {report.outbox} in the outbox, "
-        f"{report.undeliverable} undeliverable, in {printable(report.dest)}"
-    )
+    counts = f"{report.messages} messages, {report.dead} dead, {report.outbox} in the outbox"
+    where = printable(report.dest)
+    click.echo(f"{printable(report.tenant)}: {counts}, {report.undeliverable} undeliverable, in {where}")
     for queue in report.queues:
         if queue.missing:
             click.echo(f"  {printable(queue.queue)}: {queue.missing} messages are missing")
