@@ -36,6 +36,7 @@ ORDER = (
     "aio",
     "recovery",
     "resources",
+    "replicate",
     "forward",
     "soniq",
     "memory",

@@ -25,6 +25,7 @@ tenant's file), or neither (memory). One Worker handles all three.
     ada@example.org
 """
 
+from tenantq import statements
 from tenantq._failing import FailingTenant
 from tenantq._salvage import LostRows, SalvagedQueue, SalvageReport, salvage
 from tenantq._sqlite import Durability
@@ -143,5 +144,6 @@ __all__ = [
     "message",
     "open",
     "salvage",
+    "statements",
     "verify",
 ]

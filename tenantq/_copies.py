@@ -20,8 +20,10 @@ def copy_beside(target: Path) -> Iterator[Path]:
     """Give the name of an empty file beside `target`, removed at the end unless renamed."""
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with temporary_file(target.parent) as (temporary, _descriptor):
-            yield temporary
+        with temporary_file(target.parent) as temporary:
+            # Now, and not when it has its name: there SQLite's locks of this process would go with the descriptor.
+            temporary.close()
+            yield temporary.path
     except OSError as exc:
         raise TenantFileError(f"{target}: {exc}", path=str(target)) from exc
 
@@ -37,7 +39,7 @@ def check_sound(path: Path, tenant_id: str | None) -> None:
 
 def open_copy(path: Path, tenant_id: str | None) -> Database:
     """Open a closed copy that has no name yet, to read all of it."""
-    database = Database(path, read_only=True, immutable=True, tenant=tenant_id)
+    database = Database(path, read_only=True, immutable=True, is_ours_alone=True, tenant=tenant_id)
     database.execute(f"PRAGMA mmap_size = {2**40}")  # half of the time; nobody cuts our own copy short
     return database
 

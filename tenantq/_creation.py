@@ -96,10 +96,11 @@ def _write_nameless(path: Path, image: bytearray) -> None:
 
 
 def _write_named(path: Path, image: bytearray) -> None:
-    with temporary_file(path.parent) as (temporary, descriptor):
-        _write_all(descriptor, image)
+    with temporary_file(path.parent) as temporary:
+        _write_all(temporary.descriptor, image)
+        temporary.close()
         with contextlib.suppress(FileExistsError):
-            os.link(temporary, path)
+            os.link(temporary.path, path)
 
 
 def _write_all(descriptor: int, data: bytearray) -> None:
@@ -110,18 +111,32 @@ def _write_all(descriptor: int, data: bytearray) -> None:
     _sync_data(descriptor)
 
 
+class Temporary:
+    """A new, empty file that is no tenant's."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
+        self.descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        """Holds the lock that keeps others from clearing it."""
+
+    def close(self) -> None:
+        """Close the descriptor, before SQLite opens the file or another name leads to it."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
 @contextlib.contextmanager
-def temporary_file(directory: Path) -> Iterator[tuple[Path, int]]:
-    """Give a new, empty file that is no tenant's, and its descriptor; it is removed when the block ends."""
-    path = directory / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
-    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+def temporary_file(directory: Path) -> Iterator[Temporary]:
+    """Give a new, empty file that is no tenant's; it is removed when the block ends."""
+    temporary = Temporary(directory)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield path, descriptor
+        fcntl.flock(temporary.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield temporary
     finally:
-        path.unlink(missing_ok=True)
-        _schema.remove_sidecars(path)
-        os.close(descriptor)
+        temporary.path.unlink(missing_ok=True)
+        _schema.remove_sidecars(temporary.path)
+        temporary.close()
 
 
 def clear_leftovers(directory: Path, names: Iterable[str]) -> None:

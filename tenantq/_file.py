@@ -9,7 +9,7 @@ from tenantq._checksums import checksum
 from tenantq._file_outbox import FileOutbox
 from tenantq._file_transaction import STEP
 from tenantq._file_upkeep import FileUpkeep
-from tenantq._schedule import Work
+from tenantq._schedule import Work, signature_of
 from tenantq._sqlite import Row
 from tenantq.sqlfile import load_statements
 
@@ -325,20 +325,21 @@ class TenantFile(FileUpkeep, FileOutbox):
             due_at = min((moment for moment in (due_at, fire_at) if moment is not None), default=None)
         return due_at, leased_until
 
-    def settle_schedule(self) -> bool:
-        """Write into the store's schedule all that the file has; False while another connection is writing.
+    def settle_schedule(self) -> int:
+        """Write into the store's schedule all that the file has; return its signature, 0 while another one writes.
 
         Outside of a transaction. Until the file changes again, nobody has to open it to know.
         """
         if self.entry is None or not self.database.try_begin():
-            return False
+            return 0
         try:
+            signature = signature_of(self.database.path)
             (are_ready, are_events) = self._execute(_STATS["what_waits"])[0]
             work = (Work.MESSAGES if are_ready else 0) | (Work.EVENTS if are_events else 0)
             self.entry.settle(work, *self.next_due())
         finally:
             self.database.rollback()
-        return True
+        return signature
 
     def has_leases(self) -> bool:
         """Tell whether anything is claimed."""

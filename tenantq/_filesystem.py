@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from tenantq.errors import TenantFileError
@@ -17,6 +18,10 @@ NETWORK_FILESYSTEMS = frozenset(
 )  # fmt: skip
 
 
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+"""How a space, a tab, a newline and a backslash are written there."""
+
+
 def filesystem_of(path: Path, mounts: str) -> str | None:
     """Return the type of the file system that a path lies on, from the text of /proc/self/mountinfo."""
     best, found = "", None
@@ -24,7 +29,7 @@ def filesystem_of(path: Path, mounts: str) -> str | None:
         fields = line.split(" ")
         if "-" not in fields:
             continue
-        mount_point = fields[4].replace("\\040", " ")
+        mount_point = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), fields[4])
         inside = str(path) == mount_point or str(path).startswith(mount_point.rstrip("/") + "/")
         if inside and len(mount_point) >= len(best):
             best, found = mount_point, fields[fields.index("-") + 1]

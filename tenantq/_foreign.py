@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from tenantq.errors import ForeignHandle, TenantBusy
 
-__all__ = ["Identity", "check_alone", "closed", "opening", "reading"]
+__all__ = ["Identity", "check_alone", "closed", "is_open", "opening", "reading"]
 
 Identity = tuple[int, int] | None
 """The device and the inode of a file."""
@@ -65,12 +65,17 @@ def closed(identity: Identity, *, read_only: bool) -> None:
                 _most.pop((identity, is_read_only), None)
 
 
+def is_open(identity: Identity) -> bool:
+    """Tell whether this process has a file open through us."""
+    return (identity, True) in _most or (identity, False) in _most
+
+
 @contextlib.contextmanager
 def reading(identity: Identity) -> Iterator[bool]:
-    """Keep this process from opening a file through SQLite, while it reads it otherwise; False if it has it
+    """Keep this process from opening a file through SQLite while it reads it otherwise; False if it has it
     open."""
     with _lock:
-        is_free = not (_open[identity, True] or _open[identity, False] or identity in _read)
+        is_free = not is_open(identity) and identity not in _read
         if is_free:
             _read.add(identity)
     try:

@@ -23,7 +23,7 @@ _QUEUE = load_statements("tenantq", "queue.sql")
 def open_given_out(path: Path) -> Database | None:
     """Open a file that nobody else has open, without a lock on it; None where it cannot be read."""
     try:
-        return Database(path, read_only=True, immutable=True)
+        return Database(path, read_only=True, immutable=True, is_ours_alone=True)
     except TenantqError:
         return None
 

@@ -19,7 +19,7 @@ from tenantq._departures import Request
 from tenantq._file import TenantFile
 from tenantq._line import Line, Waiting
 from tenantq._patience import at_most, is_impatient
-from tenantq._schedule import signature_of
+from tenantq._schedule import has_wal, signature_of
 from tenantq.errors import FileReplaced, TenantBusy, TenantqError, TransactionError
 
 __all__ = ["MERGE", "Handle", "HandleGone"]
@@ -57,7 +57,7 @@ class Handle:
         self.operations = 0
         self._ring = ring
         self._request = request or Request.none()
-        self._next_guard = 0.0
+        self._next_guard = time.monotonic() + GUARD_INTERVAL  # its database has just looked
         self._timeout = file.database.busy_timeout
         self._line = Line()
         self._owner = 0
@@ -202,12 +202,16 @@ class Handle:
     def _leave(self) -> None:
         """Close the file, and say in the store's schedule what it has and how it looks from now on."""
         try:
-            is_settled = self.file.settle_schedule()
+            seen = self.file.settle_schedule()
         except TenantqError:
-            is_settled = False  # a damaged file: whoever has work for it finds out
+            seen = 0  # a damaged file: whoever has work for it finds out
+        # What ours commit from then on is in the schedule already; what another library does is to be looked for.
+        is_settled = seen == signature_of(self.path)
         self.file.database.close()
         if self.file.entry is not None:
-            self.file.entry.stamp(signature_of(self.path) if is_settled else 0)
+            closed = signature_of(self.path)
+            is_settled = is_settled and (closed == seen or not has_wal(self.path))
+            self.file.entry.stamp(closed if is_settled else 0)
 
     def resize(self, *, cache_kib: int, wal_pages: int) -> bool:
         """Change what the file may take of memory and disk; False if it is in use, which is not waited for."""
@@ -265,8 +269,8 @@ class Handle:
             raise HandleGone
         now = time.monotonic()
         if now >= self._next_guard:
+            self.file.database.check_alone()  # raises at every call until it is alone again
             self._next_guard = now + GUARD_INTERVAL
-            self.file.database.check_alone()
 
     def _look(self, operation: Operation[T]) -> T:
         try:

@@ -21,10 +21,10 @@ _WAL_MAGIC = 0x377F0682
 
 
 class Pages:
-    """The pages of a closed file, by number from 1. A context manager; nothing is written."""
+    """The pages of a closed file, by number from 1; nothing is written."""
 
-    def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY)
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self._descriptor = descriptor
         self._in_wal: dict[int, bytes] = {}
         self.problems: list[str] = []
         """What is wrong beside the pages."""
@@ -52,10 +52,6 @@ class Pages:
             return None
         page = os.pread(self._descriptor, self.size, (number - 1) * self.size)
         return page if len(page) == self.size else None
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._descriptor)
 
     def _read_wal(self, path: Path) -> None:
         """Take what was committed to the -wal, as far as its checksums hold."""

@@ -30,6 +30,8 @@ LOOK_SECONDS = 0.02
 EVICTION_SECONDS = 2.0
 """How long processes that are asked to let go are waited for at least."""
 
+COPY_BYTES = 1 << 20
+
 SETTLE_TRIES = 3
 """How often a -wal may appear behind the back of who has cleared one."""
 
@@ -133,11 +135,12 @@ def _copy_closed(source: Path, copy: Path, tenant_id: str) -> bool:
         try:
             if not stack.enter_context(_foreign.reading(identity_of(source))):
                 return False
-            stack.enter_context(no_other_process(source, tenant_id))
+            descriptor = stack.enter_context(no_other_process(source, tenant_id))
             if not _has_no_wal(source) or source.with_name(f"{source.name}-journal").exists():
                 return False
-            shutil.copyfile(source, copy)
-        except (OSError, TenantInUse):
+            with copy.open("wb") as target, os.fdopen(descriptor, "rb", closefd=False) as opened:
+                shutil.copyfileobj(opened, target, COPY_BYTES)
+        except (OSError, TenantFileError):
             return False
     return True
 
@@ -243,12 +246,27 @@ def _put_in_place(copy: Path, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def no_other_process(path: Path, tenant_id: str) -> Iterator[None]:
-    """Hold SQLite's lock on a file, which works on a damaged one too; raise TenantInUse if it is held."""
+def no_other_process(path: Path, tenant_id: str) -> Iterator[int]:
+    """Hold SQLite's lock on a file, which works on a damaged one too; raise TenantInUse if it is held.
+
+    Yield the descriptor that holds it, -1 where there is no file: another one would end the lock when it is
+    closed.
+
+    And if this process has it open: its own locks are not in the way of this one, and would go with it.
+    """
+    identity = identity_of(path)
+    _foreign.check_alone(identity, str(path), tenant_id)
+    if _foreign.is_open(identity):
+        raise TenantInUse(
+            f"this process has tenant {tenant_id!r} open in another store, or reads it",
+            hint="close that store first, and try again",
+            tenant=tenant_id,
+            path=str(path),
+        )
     try:
         descriptor = os.open(path, os.O_RDWR)
     except FileNotFoundError:
-        yield
+        yield -1
         return
     try:
         start, length = LOCK_BYTES
@@ -261,6 +279,6 @@ def no_other_process(path: Path, tenant_id: str) -> Iterator[None]:
             path=str(path),
         ) from exc
     try:
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)

@@ -125,8 +125,8 @@ def salvage(
         raise UnknownTenant(f"there is no file at {path}", path=str(path))
     if target.exists():
         raise TenantFileError(f"{target} exists", hint="give the name of a new file", path=str(target))
-    with _unused(path), contextlib.closing(Pages(path)) as pages, copy_beside(target) as copy:
-        damaged = DamagedFile(pages)
+    with _unused(path) as descriptor, copy_beside(target) as copy:
+        damaged = DamagedFile(Pages(descriptor, path))
         _check_ours(damaged, path)
         report = _Salvage(damaged, path, copy, tenant).run(target)
         check_sound(copy, report.tenant)
@@ -138,13 +138,16 @@ def salvage(
 
 
 @contextlib.contextmanager
-def _unused(path: Path) -> Iterator[None]:
+def _unused(path: Path) -> Iterator[int]:
     with contextlib.ExitStack() as stack:
         if not stack.enter_context(_foreign.reading(identity_of(path))):
             raise TenantInUse(f"this process has {path} open", path=str(path))
-        if os.access(path, os.W_OK):  # else nobody is to be kept out
-            stack.enter_context(no_other_process(path, str(path)))
-        yield
+        if os.access(path, os.W_OK):
+            yield stack.enter_context(no_other_process(path, str(path)))
+            return
+        descriptor = os.open(path, os.O_RDONLY)  # nobody is to be kept out
+        stack.callback(os.close, descriptor)
+        yield descriptor
 
 
 def _check_ours(damaged: DamagedFile, path: Path) -> None:

@@ -34,7 +34,7 @@ from typing import NamedTuple
 from tenantq._doorbell import SLOTS, slot_of_key
 from tenantq.clock import SystemClock
 
-__all__ = ["Entry", "Record", "Schedule", "Work", "sign", "signature_of"]
+__all__ = ["Entry", "Record", "Schedule", "Work", "has_wal", "sign", "signature_of"]
 
 logger = logging.getLogger("tenantq.schedule")
 
@@ -102,6 +102,14 @@ def signature_of(path: Path) -> int:
     except OSError:
         return sign(file, None)
     return sign(file, wal)
+
+
+def has_wal(path: Path) -> bool:
+    """Tell whether a file has a -wal with something in it: a process has it open, or was killed."""
+    try:
+        return path.with_name(f"{path.name}-wal").stat().st_size > 0
+    except OSError:
+        return False
 
 
 def sign(file: os.stat_result, wal: os.stat_result | None) -> int:

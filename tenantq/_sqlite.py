@@ -118,7 +118,8 @@ class Image:
 class Database:
     """A connection that waits its turn and raises our errors.
 
-    Not for two threads at once: its owner holds a lock.
+    Not for two threads at once: its owner holds a lock. is_ours_alone: its owner keeps everybody else out of the
+    file, by a descriptor for it, so that none is looked for.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class Database:
         create: bool = False,
         read_only: bool = False,
         immutable: bool = False,
+        is_ours_alone: bool = False,
         busy_timeout: float = 5.0,
         cache_kib: int = 8192,
         wal_pages: int = WAL_PAGES,
@@ -157,13 +159,8 @@ class Database:
         self._has_waited = self._is_writing = False
         self.identity = identity_of(path)
         """Which file this is. Taken first: one that replaces it from here on is told from it."""
-        if self.identity in _inherited:
-            raise TenantFileError(
-                f"{path} was in use when this process was forked",
-                hint="fork outside of transactions, or open the store in the child",
-                path=str(path),
-                tenant=tenant,
-            )
+        if not is_ours_alone:
+            self._check_ours()
         flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
         if create:
             flags |= apsw.SQLITE_OPEN_CREATE
@@ -200,6 +197,17 @@ class Database:
         except TenantqError:
             self.close()
             raise
+
+    def _check_ours(self) -> None:
+        """Raise for a file that is not to be opened: to close it again would drop the locks of whoever has it."""
+        if self.identity in _inherited:
+            raise TenantFileError(
+                f"{self.path} was in use when this process was forked",
+                hint="fork outside of transactions, or open the store in the child",
+                path=str(self.path),
+                tenant=self.tenant,
+            )
+        self.check_alone()
 
     def resize(self, *, cache_kib: int, wal_pages: int) -> None:
         """Let the page cache and the -wal grow as far as this from now on; a larger cache gives its pages back."""

@@ -268,5 +268,6 @@ class ForeignHandle(TenantFileError):
     """Something else in this process has the tenant's file open, which can lose committed rows."""
 
     default_hint = (
-        "use transaction().execute for the application's own SQL; never open a tenant's file another way"
+        "use transaction().execute for the application's own SQL; or let its own library alone have the file in "
+        "this process, with tenantq.statements; never open a tenant's file by both"
     )

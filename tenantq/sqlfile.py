@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from importlib import resources
 
-__all__ = ["load_statements"]
+__all__ = ["compact", "load_statements"]
 
 _HEADER = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 _COMMENT = re.compile(r"--[^\n]*")
@@ -20,8 +20,9 @@ def load_statements(package: str, file: str) -> dict[str, str]:
     text = resources.files(package).joinpath("_sql", file).read_text(encoding="utf-8")
     pieces = _HEADER.split(text)
     statements = dict(zip(pieces[1::2], pieces[2::2], strict=True))
-    return {name: body.strip() if "CREATE" in body else _compact(body) for name, body in statements.items()}
+    return {name: body.strip() if "CREATE" in body else compact(body) for name, body in statements.items()}
 
 
-def _compact(sql: str) -> str:
+def compact(sql: str) -> str:
+    """Return SQL on one line, without comments."""
     return " ".join(_COMMENT.sub("", sql).split())

@@ -17,7 +17,7 @@ from typing import Self, TypeVar
 
 from msgspec import structs
 
-from tenantq import _migrations, _schema, naming
+from tenantq import _litestream, _migrations, _schema, naming
 from tenantq._board import Board, new_slot
 from tenantq._budget import Budget, is_out_of_descriptors
 from tenantq._checkpointer import Checkpointer, checkpoint
@@ -34,7 +34,7 @@ from tenantq._patience import at_most
 from tenantq._producers import Rooms
 from tenantq._restoring import EVICTION_SECONDS, copy_as, restore_file
 from tenantq._schedule import Entry, Schedule, Work
-from tenantq._sqlite import Database, Durability, check_sqlite_version
+from tenantq._sqlite import Database, Durability, check_sqlite_version, identity_of
 from tenantq._store_periods import FILE_NAME as PERIODS_FILE
 from tenantq._store_periods import StorePeriods
 from tenantq._turns import Turn
@@ -160,6 +160,7 @@ class Store:
         self._start_listening()
         self._memory: MemoryQueue | None = None
         self._past = StoreActivity()
+        self._prepared: dict[str, tuple[int, int] | None] = {}
         self.failing_tenants = FailingTenants(clock)
         """What `failing` tells of. For the other modules of this package."""
         self.is_closed = False
@@ -245,7 +246,7 @@ class Store:
             path = _schema.path_of(self.root, naming.check_tenant_id(as_))
             exclusive = partial(self.exclusive, as_)
             copy_as(path, Path(source), tenant_id, as_, exclusive=exclusive, migrate_at=migrate_at, now=now)
-            self._tell_of_file(as_)
+            self.announce(as_)
             return
         try:
             restore_file(
@@ -260,7 +261,24 @@ class Store:
             )
         finally:
             self._departures.withdraw(naming.key_of(tenant_id))
-        self._tell_of_file(tenant_id)
+        self.announce(tenant_id)
+
+    def prepare(self, tenant_id: str) -> Path:
+        """Make sure that a tenant's file is there, of this version's schema, and closed in this process.
+
+        Return its path, for an application that opens it by a library of its own, with `tenantq.statements`: it
+        calls this first, each time. Raises OlderFile (of a store with migrate=False), NewerFile, TenantBusy, and
+        ForeignHandle where the file was opened without it.
+        """
+        path = _schema.path_of(self.root, naming.check_tenant_id(tenant_id))
+        with self.exclusive(tenant_id):
+            if not path.exists():
+                self._make_file(tenant_id, path)
+            # A file is looked at once: later the application's library may have it open.
+            elif self._prepared.get(tenant_id) != identity_of(path):
+                self._bring_file_to_schema(tenant_id, path)
+            self._prepared[tenant_id] = identity_of(path)
+        return path
 
     def migrate(self, tenant_id: str) -> int | None:
         """Bring a tenant's file to this version's schema; return the version that it had, None if it was current.
@@ -273,15 +291,7 @@ class Store:
         with self._gate(tenant_id):
             if not path.exists():
                 raise UnknownTenant(f"the store has no tenant {tenant_id!r}", tenant=tenant_id)
-            found = _migrations.migrate_file(
-                path,
-                tenant_id,
-                durability=self.config.durability,
-                busy_timeout=self.config.busy_timeout,
-                now=self.clock.now_ns(),
-            )
-        self._count_migrated(found)
-        return found
+            return self._migrate(tenant_id, path)
 
     def watch(self, sweep_interval: float = SWEEP_INTERVAL, *, only: Work | None = None) -> Watch:
         """Return a Watch over all tenants; its first `wait` returns every one of them.
@@ -446,14 +456,25 @@ class Store:
             self.failing_tenants.clear(tenant_id)
             return handle
 
+    def announce(self, tenant_id: str) -> None:
+        """Tell who listens that a tenant may have anything: it was changed by other means than ours."""
+        self._check_open()
+        entry = self._schedule.entry(naming.key_of(tenant_id))
+        if entry is not None:
+            entry.doubt()
+        self._ring(slot_of(tenant_id), entry)
+
     def listening(self, tenant_id: str) -> contextlib.AbstractContextManager[threading.Event]:
         """Give an event that is set whenever a tenant may have something new."""
         self._check_open()
         return self._listeners.listening(tenant_id)
 
     @contextlib.contextmanager
-    def exclusive(self, tenant_id: str) -> Iterator[None]:
-        """Close a tenant in this process and keep it from being opened or made until the block ends."""
+    def exclusive(self, tenant_id: str, *, is_replaced: bool = True) -> Iterator[None]:
+        """Close a tenant in this process and keep it from being opened or made until the block ends.
+
+        is_replaced: the file may be another one then, or none, so the store's Litestream closes it too.
+        """
         self._check_open()
         path = _schema.path_of(self.root, tenant_id)
         with self._gate(tenant_id):
@@ -463,6 +484,8 @@ class Store:
                 handle.close(wait=True)
                 self._forget(tenant_id, handle)
             with self._shard_lock(path.parent):
+                if is_replaced:
+                    _litestream.release(self.root, path, tenant_id)
                 yield
 
     @contextlib.contextmanager
@@ -518,9 +541,12 @@ class Store:
     def _create(self, tenant_id: str, path: Path) -> None:
         with self._shard_lock(path.parent):
             if not path.exists():
-                _schema.remove_sidecars(path)
-                is_full = self.config.durability is Durability.FULL
-                create_file(path, tenant_id, survives_power_loss=is_full)
+                self._make_file(tenant_id, path)
+
+    def _make_file(self, tenant_id: str, path: Path) -> None:
+        _schema.remove_sidecars(path)
+        is_full = self.config.durability is Durability.FULL
+        create_file(path, tenant_id, survives_power_loss=is_full)
 
     def _open(self, tenant_id: str, path: Path) -> Handle:
         with self._lock:
@@ -544,13 +570,6 @@ class Store:
         if entry is not None:
             entry.ring()
         self._doorbell.ring(slot)
-
-    def _tell_of_file(self, tenant_id: str) -> None:
-        """Tell all processes that a tenant has another file."""
-        entry = self._schedule.entry(naming.key_of(tenant_id))
-        if entry is not None:
-            entry.doubt()
-        self._ring(slot_of(tenant_id), entry)
 
     def _ask_for(self, tenant_id: str) -> None:
         """Ask the other processes to let go of a tenant."""
@@ -611,6 +630,25 @@ class Store:
             _migrations.check_current(database)
         else:
             self._count_migrated(_migrations.migrate(database, self.clock.now_ns()))
+
+    def _bring_file_to_schema(self, tenant_id: str, path: Path) -> None:
+        if self.config.migrate:
+            self._migrate(tenant_id, path)
+            return
+        with contextlib.closing(_schema.open_to_read(path, tenant_id)) as database:
+            _schema.check_file(database, tenant_id)
+            _migrations.check_current(database)
+
+    def _migrate(self, tenant_id: str, path: Path) -> int | None:
+        found = _migrations.migrate_file(
+            path,
+            tenant_id,
+            durability=self.config.durability,
+            busy_timeout=self.config.busy_timeout,
+            now=self.clock.now_ns(),
+        )
+        self._count_migrated(found)
+        return found
 
     def _count_migrated(self, version: int | None) -> None:
         if version is not None:

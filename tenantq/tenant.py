@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tenantq import _schema
+from tenantq import _foreign, _schema
 from tenantq._backup import backup_file
 from tenantq._file import STEP, TenantFile
 from tenantq._leases import TenantLeases
@@ -18,6 +18,7 @@ from tenantq._limits import UNCHANGED, Limit, Unchanged, check_weight
 from tenantq._load import LoadStats
 from tenantq._operations import check_options, emit_operation, enqueue_operation
 from tenantq._producers import TenantProducers
+from tenantq._sqlite import identity_of
 from tenantq.arguments import DEFAULT_MAX_ATTEMPTS, check_lease, check_limit, check_seconds
 from tenantq.clock import NANOSECONDS, nanoseconds
 from tenantq.errors import InvalidArgument, TenantFileError, UnknownTenant
@@ -168,6 +169,19 @@ class Tenant(TenantLeases, TenantProducers):
             max_outbox=self.store.config.max_outbox,
         )
         return self._write(operation)
+
+    def notify(self) -> None:
+        """Tell the workers and forwarders of all processes that something was committed without tenantq.
+
+        To be called behind the COMMIT of what `tenantq.statements` enqueued; a sweep finds it too, later. Opens
+        no file. Raises UnknownTenant, and ForeignHandle where this process has the file open by two libraries.
+        """
+        identity = identity_of(self.path)
+        if identity is None:
+            raise UnknownTenant(f"the store has no tenant {self.id!r}", tenant=self.id)
+        self.store.announce(self.id)
+        if _foreign.is_open(identity):
+            _foreign.check_alone(identity, str(self.path), self.id)
 
     def route(
         self,

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from tenantq_bridge import PostgresQueue
+from tests import opens
 from tests.postgres import PostgresServer, embedded_server, fresh_database, system_server
+
+opens.watch_opens()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -17,6 +20,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="embedded",
         help="which Postgres the tests run on: the embedded one, or the system's 15",
     )
+
+
+@pytest.fixture(autouse=True)
+def _only_sqlite_opens_tenants() -> Iterator[None]:
+    """Whatever a test does, tenantq opens no tenant's file that its process has open, but by SQLite."""
+    yield
+    told, opens.found[:] = opens.found[:], []
+    assert told == []
 
 
 def start_server(config: pytest.Config) -> PostgresServer:

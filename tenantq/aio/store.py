@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from itertools import islice
+from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -150,6 +151,13 @@ class Store:
             tenant_id if as_ is None else as_,
             lambda _tenant: self.core.restore(tenant_id, source, replace=replace, wait=wait, evict=evict, as_=as_),
         )
+
+    async def prepare(self, tenant_id: str) -> Path:
+        """Make sure that a tenant's file is there and closed in this process; return its path.
+
+        See `tenantq.Store.prepare`.
+        """
+        return await self._call_on(tenant_id, lambda _tenant: self.core.prepare(tenant_id))
 
     async def migrate(self, tenant_id: str) -> int | None:
         """Bring a tenant's file to this version's schema. See `tenantq.Store.migrate`."""

@@ -232,6 +232,13 @@ class Tenant:
         """Return dead letters with their last errors, by id."""
         return self._messages(await self._call(lambda tenant: tenant.dead_letters(queue, limit)))
 
+    async def notify(self) -> None:
+        """Tell the workers and forwarders of all processes that something was committed without tenantq.
+
+        See `tenantq.Tenant.notify`.
+        """
+        self._core.notify()
+
     async def backup(self, dest: str | os.PathLike[str]) -> Path:
         """Write a complete, checked and synced copy of the tenant's file to `dest`, while all write on.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sqlite3
 import sys
 from pathlib import Path
 from typing import Any
@@ -208,5 +209,21 @@ def test_periodic_messages_of_a_tenant_and_of_the_store_are_added_listed_and_rem
             assert await periodic.list() == (added,)
             assert await periodic.remove("daily")
             assert await periodic.list() == ()
+
+    with_store(body)
+
+
+def test_what_another_library_commits_wakes_a_coroutine_that_waits(with_store: WithStore) -> None:
+    async def body(store: tenantq.aio.Store) -> None:
+        path = await store.prepare("acme")
+        waiting = asyncio.create_task(store.tenant("acme").claim("mail", wait=30))
+        await turn(10)
+        assert await store.prepare("acme") == path  # closed again, for the other library
+        with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+            for sql, parameters in tenantq.statements.enqueue("mail", "hello"):
+                connection.execute(sql, parameters)
+        await store.tenant("acme").notify()
+        (message,) = await waiting
+        assert message.payload == "hello"
 
     with_store(body)

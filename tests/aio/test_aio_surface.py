@@ -29,7 +29,7 @@ WITHOUT = {
     tenantq.Store: {
         "watch",  # blocks a thread that its user has for it
         "handle",  # of the package's own modules, as are the next ones
-        "ring",
+        "announce",
         "listening",
         "exclusive",
         "periods",

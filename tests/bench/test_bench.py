@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,9 @@ from bench._peers import PEERS, missing
 from bench._programs import SYSTEM
 from bench._servers import connect, server
 from bench._watch import Watch
+
+PROGRAMS = os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", "")))
+"""Where a Litestream may be."""
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,6 +49,8 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_benchmark_runs_and_tells_what_it_found(name: str, tmp_path: Path) -> None:
     if name == "peers" and missing() == set(PEERS):
         pytest.skip("no peer is installed")
+    if name == "replicate" and not shutil.which("litestream", path=PROGRAMS):
+        pytest.skip("Litestream is not installed")
     plots = ("--plots", str(tmp_path)) if HAS_PLOTS and name in PLOTTED else ()
     done = bench(name, "--seconds", "1", "--iterations", "1", "--json", "--scratch", str(tmp_path), *plots)
     assert done.returncode == 0, done.stderr

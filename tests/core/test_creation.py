@@ -6,7 +6,7 @@ import resource
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -80,18 +80,23 @@ def test_the_folder_is_synced_where_the_file_is_to_survive_power_loss(
     assert folders == [tmp_path] * synced
 
 
-@pytest.fixture
+@contextmanager
 def small_files() -> Iterator[None]:
-    """Let no file of this process grow over a page or two: what a full disk does, without one."""
+    """Let no file of this process grow over a page or two: what a full disk does, without one.
+
+    For no longer than the block: the test runner's own output may go to a file.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.usefixtures("way", "small_files")
+@pytest.mark.usefixtures("way")
 def test_what_cannot_be_written_is_a_typed_error_and_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(TenantFileError) as caught:
+    with pytest.raises(TenantFileError) as caught, small_files():
         create(tmp_path / "acme.db")
     assert caught.value.tenant == "acme"
     assert list(tmp_path.iterdir()) == []
@@ -148,13 +153,13 @@ def test_listing_clears_what_killed_processes_left_and_nothing_else(store: tenan
     old, young, note = (shard / name for name in (".new-old", ".new-young", ".note"))
     for path in (old, young, note):
         path.touch()
-    with _creation.temporary_file(shard) as (held, _descriptor):
-        for path in (old, note, held, acme.path):
+    with _creation.temporary_file(shard) as held:
+        for path in (old, note, held.path, acme.path):
             os.utime(path, (0, 0))
         assert list(store.tenants()) == ["acme"]
         assert not old.exists()
-        assert all(path.exists() for path in (young, note, held, acme.path))
-    assert not held.exists()
+        assert all(path.exists() for path in (young, note, held.path, acme.path))
+    assert not held.path.exists()
 
 
 def test_a_leftover_that_cannot_be_removed_hinders_nobody(

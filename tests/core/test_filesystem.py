@@ -12,6 +12,7 @@ MOUNTS = """\
 22 1 252:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 30 22 0:26 / /mnt rw shared:7 - tmpfs tmpfs rw
 31 30 0:50 / /mnt/share rw,relatime shared:8 master:2 - nfs4 server:/export rw,vers=4.2
+36 22 0:52 / /data/back\\134slash\\011tab rw - nfs server:/x rw
 32 22 0:51 / /data/with\\040space rw - cifs //server/x rw
 33 30 0:52 / /mnt/share/local rw - xfs /dev/vdb rw
 34 22 0:53 / /srv rw - nfs a rw
@@ -31,6 +32,7 @@ garbage
         ("/mnt/shared", "tmpfs"),
         ("/mnt/share/local/x", "xfs"),
         ("/data/with space/x", "cifs"),
+        ("/data/back\\slash\ttab/x", "nfs"),
         ("/srv/x", "ext4"),
     ],
 )

@@ -7,8 +7,8 @@ import random
 import re
 import shutil
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -46,6 +46,12 @@ def text_of(number: int, length: int) -> str:
     """Return a text that names its row in every page that has a part of it."""
     token = f"<{number}>"
     return token * (length // len(token) + 1)
+
+
+@contextmanager
+def pages_of(path: Path) -> Iterator[Pages]:
+    with path.open("rb") as file:
+        yield Pages(file.fileno(), path)
 
 
 def rows_of(path: Path) -> Rows:
@@ -195,7 +201,7 @@ def test_damaged_pages_cost_their_own_rows_and_no_others(whole: Path, damaged: P
 
 
 def _free(path: Path) -> set[int]:
-    with closing(Pages(path)) as pages:
+    with pages_of(path) as pages:
         return free_pages(pages) or set()
 
 
@@ -206,7 +212,7 @@ def _is_leaf_or_ours(content: bytes, page: int) -> bool:
 
 def test_the_pages_below_a_lost_one_are_found(whole: Path, damaged: Path) -> None:
     original = rows_of(whole)
-    with closing(Pages(whole)) as pages:
+    with pages_of(whole) as pages:
         interior = [number for number in range(2, pages.count + 1) if (pages.get(number) or b"")[0] == 5]
     assert interior
     for page in interior:
@@ -302,7 +308,7 @@ def test_ids_and_places_that_were_given_out_are_not_given_again(whole: Path, dam
 def _without_tenant(path: Path) -> None:
     content = path.read_bytes()
     overwrite(path, content.index(b"tenant_idacme"), b"\0" * 4)
-    with closing(Pages(path)) as pages:
+    with pages_of(path) as pages:
         for number in range(1, pages.count + 1):
             if b"tenant_idacme" in (pages.get(number) or b""):
                 overwrite(path, (number - 1) * PAGE, bytes(PAGE))
@@ -382,10 +388,10 @@ def test_what_is_there_is_not_replaced(damaged: Path) -> None:
 
 
 def test_pages_that_lead_in_circles_end(whole: Path, damaged: Path) -> None:
-    with closing(Pages(whole)) as pages:
+    with pages_of(whole) as pages:
         root = next(number for number in range(2, pages.count + 1) if (pages.get(number) or b"")[0] == 5)
     overwrite(damaged, (root - 1) * PAGE + 8, root.to_bytes(4, "big"))
-    with closing(Pages(damaged)) as pages:
+    with pages_of(damaged) as pages:
         tree = BTree(pages, root, set())
         assert list(tree.walk()) is not None
         assert "another page leads to it too" in [damage.reason for damage in tree.damage]

@@ -16,7 +16,9 @@ import pytest
 import tenantq
 from tenantq import _schedule, naming
 from tenantq._doorbell import slot_of
+from tenantq._file import TenantFile
 from tenantq._schedule import Record, Schedule, Work, signature_of
+from tenantq._sqlite import Database
 from tenantq.clock import SystemClock
 from tenantq.testing import ManualClock
 from tests.children import Child
@@ -285,6 +287,43 @@ def test_what_a_shell_wrote_to_a_closed_tenant_is_found_by_the_sweep(tmp_path: P
         assert len(store.tenant("acme").claim("default")) == 1
 
 
+@pytest.mark.parametrize("moment", ["before the close", "before the close, and killed", "after the close"])
+def test_what_another_library_commits_while_the_file_is_being_closed_is_found_by_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    store = tenantq.open(tmp_path)
+    acme = store.tenant("acme")
+    acme.enqueue("mail", 1)
+    acme.ack(*acme.claim("mail"))
+    script = """
+        import sqlite3
+        from tenantq import statements
+        connection = sqlite3.connect(sys.argv[1])
+        hear()
+        with connection:
+            for sql, parameters in statements.enqueue("mail", 2):
+                connection.execute(sql, parameters)
+        stop_here("committed")
+    """
+    with Child(script, acme.path) as child:
+        where, name = (Database, "close") if moment == "after the close" else (TenantFile, "settle_schedule")
+        step = getattr(where, name)
+
+        def commit_behind(of: object) -> object:
+            result = step(of)
+            child.say()
+            assert child.heard() == "committed"
+            if moment.endswith("killed"):
+                child.kill()
+            return result
+
+        monkeypatch.setattr(where, name, commit_behind)
+        store.close()
+        monkeypatch.undo()
+        with tenantq.open(tmp_path) as again, again.watch(0, only=Work.MESSAGES) as watch:
+            assert watch.wait(30) == {"acme"}
+
+
 def test_a_file_that_replaced_another_one_is_looked_at(tmp_path: Path) -> None:
     root, saved = tmp_path / "store", tmp_path / "saved.db"
     with tenantq.open(root) as store:
@@ -294,6 +333,20 @@ def test_a_file_that_replaced_another_one_is_looked_at(tmp_path: Path) -> None:
         acme.ack(*acme.claim("mail"))
     shutil.copy(saved, path)
     with tenantq.open(root) as store, store.watch(NEVER, only=Work.MESSAGES) as watch:
+        assert look(watch) == {"acme"}
+
+
+def test_a_file_that_was_replaced_under_a_store_is_not_vouched_for_when_that_closes(tmp_path: Path) -> None:
+    store = tenantq.open(tmp_path / "store")
+    acme = store.tenant("acme")
+    acme.enqueue("mail", 1)
+    saved = acme.backup(tmp_path / "saved.db")
+    acme.ack(*acme.claim("mail"))
+    for suffix in ("-wal", "-shm"):
+        acme.path.with_name(acme.path.name + suffix).unlink()
+    saved.replace(acme.path)
+    store.close()
+    with tenantq.open(store.root) as again, again.watch(NEVER, only=Work.MESSAGES) as watch:
         assert look(watch) == {"acme"}
 
 

@@ -31,6 +31,7 @@ COMMANDS = {
     "restore": "backup",
     "verify": "verify",
     "salvage": "salvage",
+    "litestream": "litestream",
     "migrate": "migrate",
     "worker": "worker",
     "bridge": "bridge",
