@@ -50,6 +50,10 @@ class Board:
                     logger.warning("processes cannot tell each other of their turns", exc_info=True)
             return None if self._map is None else self._map[number * _SLOT_BYTES : (number + 1) * _SLOT_BYTES]
 
+    def after_fork(self) -> None:
+        """Renew, in a child, what a thread of the parent may have held."""
+        self._lock = threading.Lock()
+
     def close(self) -> None:
         """Give the map up; it goes with the last slot that somebody has."""
         with self._lock:

@@ -769,6 +769,7 @@ class Store:
         self._watches = ()
         self._doorbell.after_fork()
         self._room_bell.after_fork()
+        self._board.after_fork()
         self._schedule.after_fork()
         self._checkpointer.after_fork()
         self._start_listening()
