@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import _pg_peers, pg_peers
+import tenantq
+from bench import _pg_peers, _stores, pg_peers
 from bench.__main__ import names, question_of
 from bench._options import Options
 from bench._peers import PEERS, missing
@@ -92,6 +93,21 @@ def test_a_snapshot_is_held_in_its_part_of_the_time_and_a_peer_that_fails_is_tol
         with pytest.raises(pg_peers.PeerFailed, match="no such peer"):
             pg_peers.measure(postgres, "no such peer", 1, 1.0)
     assert _pg_peers.missing("documents' loop") is None
+
+
+def test_a_store_that_is_kept_is_used_again_and_any_other_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_stores, "KEPT", 4)
+    options = Options(stores=str(tmp_path / "kept"), scratch=str(tmp_path))
+    with _stores.stocked(4, options) as made, tenantq.open(made.path) as store:
+        assert sorted(store.tenants()) == [f"tenant-{number}" for number in range(4)]
+        assert store.tenant("tenant-0").stats().ready == 0
+    with _stores.stocked(4, options) as again:
+        assert again == made
+    with _stores.stocked(3, options) as other:
+        assert other.path.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
 def test_the_list_names_every_benchmark_with_its_question() -> None:
