@@ -141,6 +141,7 @@ def _copy_closed(source: Path, copy: Path, tenant_id: str) -> bool:
             with copy.open("wb") as target, os.fdopen(descriptor, "rb", closefd=False) as opened:
                 shutil.copyfileobj(opened, target, COPY_BYTES)
         except (OSError, TenantFileError):
+            os.truncate(copy, 0)  # SQLite tries, and says what is wrong
             return False
     return True
 

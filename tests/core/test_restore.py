@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from contextlib import closing
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -273,6 +274,20 @@ def test_periodic_messages_of_a_copy_do_not_fire(
 
 
 # What cannot be
+
+
+def test_a_copy_that_breaks_off_is_made_by_sqlite(
+    store: tenantq.Store, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_off(source: BinaryIO, target: BinaryIO, _size: int) -> None:
+        target.write(source.read(10_000))
+        target.flush()
+        raise OSError(5, os.strerror(5))
+
+    monkeypatch.setattr("tenantq._restoring.shutil.copyfileobj", break_off)
+    store.restore("acme", saved)
+    assert store.tenant("acme").stats().ready == 1
+    assert tenantq.verify(store.tenant("acme").path).ok
 
 
 def test_a_full_disk_leaves_the_tenant_as_it_was(
