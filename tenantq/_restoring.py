@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,8 +29,6 @@ LOOK_SECONDS = 0.02
 
 EVICTION_SECONDS = 2.0
 """How long processes that are asked to let go are waited for at least."""
-
-COPY_BYTES = 1 << 20
 
 SETTLE_TRIES = 3
 """How often a -wal may appear behind the back of who has cleared one."""
@@ -138,8 +136,8 @@ def _copy_closed(source: Path, copy: Path, tenant_id: str) -> bool:
             descriptor = stack.enter_context(no_other_process(source, tenant_id))
             if not _has_no_wal(source) or source.with_name(f"{source.name}-journal").exists():
                 return False
-            with copy.open("wb") as target, os.fdopen(descriptor, "rb", closefd=False) as opened:
-                shutil.copyfileobj(opened, target, COPY_BYTES)
+            with copy.open("wb", buffering=0) as target:
+                _copy_bytes(descriptor, target.fileno())
         except (OSError, TenantFileError):
             os.truncate(copy, 0)  # SQLite tries, and says what is wrong
             return False
@@ -244,6 +242,18 @@ def _put_in_place(copy: Path, path: Path) -> None:
     _schema.remove_sidecars(path)
     copy.replace(path)
     _schema.sync_directory(path.parent)
+
+
+def _copy_bytes(source: int, target: int) -> None:
+    """Copy a file inside of the kernel. Raises OSError, also where the system cannot do that."""
+    if not hasattr(os, "copy_file_range"):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    left = os.fstat(source).st_size
+    while left:
+        copied = os.copy_file_range(source, target, left)
+        if not copied:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        left -= copied
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ import sqlite3
 import threading
 from contextlib import closing
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 
@@ -279,12 +278,11 @@ def test_periodic_messages_of_a_copy_do_not_fire(
 def test_a_copy_that_breaks_off_is_made_by_sqlite(
     store: tenantq.Store, saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def break_off(source: BinaryIO, target: BinaryIO, _size: int) -> None:
-        target.write(source.read(10_000))
-        target.flush()
+    def break_off(source: int, target: int) -> None:
+        os.write(target, os.pread(source, 10_000, 0))
         raise OSError(5, os.strerror(5))
 
-    monkeypatch.setattr("tenantq._restoring.shutil.copyfileobj", break_off)
+    monkeypatch.setattr(_restoring, "_copy_bytes", break_off)
     store.restore("acme", saved)
     assert store.tenant("acme").stats().ready == 1
     assert tenantq.verify(store.tenant("acme").path).ok
