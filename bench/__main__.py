@@ -41,6 +41,7 @@ ORDER = (
     "soniq",
     "memory",
     "create",
+    "restore",
     "tenants",
     "wake",
     "startup",
