@@ -322,10 +322,12 @@ class Database:
     def copy_to(self, target: Path) -> None:
         """Write all that is committed to a new file, by SQLite's online backup in one step.
 
-        One step, since small ones start again with every commit of another process and may never end.
+        One step, since small ones start again with every commit of another process and may never end. The new
+        file is whole or worthless, so it needs no journal; its caller syncs it.
         """
         try:
             destination = apsw.Connection(str(target))
+            destination.execute("PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF")
         except apsw.Error as exc:
             raise self._translated(exc, target) from exc
         try:
