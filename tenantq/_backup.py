@@ -30,7 +30,7 @@ def put_in_place(temporary: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def opened_for_backup(path: Path, tenant_id: str, busy_timeout: float) -> Iterator[Database]:
-    """Give a tenant's file, open beside its handle; one of an older schema stays as it is. Raises as `check_file`."""
+    """Give a tenant's file, open beside its handle, not migrated; raises as `check_file` does."""
     with contextlib.closing(_schema.open_to_read(path, tenant_id)) as looked_at:
         _schema.check_file(looked_at, tenant_id)
     database = _schema.open_database(path, tenant_id, busy_timeout)

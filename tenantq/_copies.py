@@ -17,7 +17,7 @@ from tenantq.errors import CorruptFile, DiskFull, TenantFileError
 __all__ = ["check_sound", "copy_beside", "sync_file"]
 
 CHECK_CACHE_KIB = 2048
-"""The pages of a copy are in memory, where the system keeps what was just written: a larger cache only copies more."""
+"""A copy's pages are in memory, where the system keeps what was just written: a larger cache gains nothing."""
 
 
 @contextlib.contextmanager
@@ -45,7 +45,7 @@ def check_sound(path: Path, tenant_id: str | None, *, sync: bool = False) -> Non
     opened = Database(path, read_only=True, immutable=True, tenant=tenant_id, cache_kib=CHECK_CACHE_KIB)
     with contextlib.closing(opened) as database, contextlib.ExitStack() as stack:
         if sync:
-            # Whoever opens the copy counts its descriptors: this one comes behind, and goes before it has its name.
+            # Who opens the copy counts its descriptors: this one comes behind, and goes before it has its name.
             pool = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="tenantq-sync"))
             stack.callback(pool.submit(sync_file, path).result)
         _schema.check_file(database, tenant_id)

@@ -20,6 +20,7 @@ from tenantq._board import new_slot
 from tenantq._load import Load
 from tenantq._patience import at_most
 from tenantq._turns import TRY_SECONDS, Turn, random_wait
+from tenantq._writeback import written_back
 from tenantq.errors import (
     CorruptFile,
     DiskFull,
@@ -331,7 +332,7 @@ class Database:
         except apsw.Error as exc:
             raise self._translated(exc, target) from exc
         try:
-            with destination.backup("main", self._connection, "main") as backup:
+            with written_back(target), destination.backup("main", self._connection, "main") as backup:
                 backup.step(-1)
         except apsw.Error as exc:
             raise self._translated(exc, target) from exc
