@@ -393,8 +393,8 @@ class Tenant(TenantLeases, TenantProducers):
         """Write a complete, checked and synced copy of the tenant's file to `dest`, while all write on.
 
         It has every message acknowledged before the call. It is checked: SQLite's integrity check (every row
-        against every index), our schema, and the tenant's id. An older backup of the tenant at `dest` is replaced at the
-        end, at once; nothing else is. A directory gets the copy under the name of the tenant's file.
+        against every index), our schema, and the tenant's id. An older backup of the tenant at `dest` is replaced
+        at the end, at once; nothing else is. A directory gets the copy under the name of the tenant's file.
 
         Raises UnknownTenant, DiskFull, CorruptFile, and for a `dest` that is open, in a store, or something else:
         TenantInUse, WrongTenant, NotATenantFile, TenantFileError; what was there is there still.
