@@ -41,6 +41,8 @@ ORDER = (
     "memory",
     "create",
     "tenants",
+    "backup",
+    "backup_all",
     "pg_claims",
     "pg_index",
     "pg_decay",
