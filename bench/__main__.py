@@ -36,6 +36,7 @@ ORDER = (
     "aio",
     "recovery",
     "resources",
+    "replicate",
     "forward",
     "soniq",
     "memory",
@@ -43,6 +44,8 @@ ORDER = (
     "tenants",
     "backup",
     "backup_all",
+    "wake",
+    "startup",
     "pg_claims",
     "pg_index",
     "pg_decay",
@@ -96,6 +99,9 @@ def main() -> int:
     parser.add_argument("--durability", choices=["normal", "full"], default=defaults.durability)
     parser.add_argument("--rows", type=int, default=defaults.rows, help="the largest backlog")
     parser.add_argument("--scratch", help="the directory for the files of the trials")
+    parser.add_argument(
+        "--stores", help="a directory that keeps stores of 10,000 tenants or more for the next run"
+    )
     parser.add_argument("--postgres", choices=SERVERS, default=defaults.postgres, help="the server of pg_...")
     parser.add_argument("--history", type=int, default=defaults.history, help="the rows of pg_index")
     parser.add_argument(
@@ -122,6 +128,7 @@ def main() -> int:
         durability=arguments.durability,
         rows=arguments.rows,
         scratch=arguments.scratch,
+        stores=arguments.stores,
         postgres=arguments.postgres,
         history=arguments.history,
         minutes=arguments.minutes,

@@ -30,6 +30,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The largest backlog."""
     scratch: str | None = None
     """Where the files of the trials lie; the system's temporary directory by default."""
+    stores: str | None = None
+    """Where stores of many tenants are kept for the next benchmark; by default each makes its own anew."""
     postgres: str = "embedded"
     """Which Postgres the trials start: the embedded one, or the system's."""
     history: int = 2_000_000

@@ -21,8 +21,9 @@ import msgspec
 
 import tenantq
 from bench._measure import median
+from bench._stores import tenant_name
 
-__all__ = ["SAMPLES", "tenant_name"]
+__all__ = ["PRAGMAS", "SAMPLES", "come_to_rest"]
 
 SAMPLES = 200
 """Tenants whose first call is timed, of each contender."""
@@ -36,25 +37,12 @@ CALM = 0.05
 PATIENCE = 1800.0
 """Seconds that it may take to get there."""
 
-INSERT = """
-INSERT INTO queue (queue, visible_at, enqueued_at, payload) VALUES ('other', 1, 1, '{}');
-"""
+INSERT = "INSERT INTO queue (queue, visible_at, enqueued_at, payload) VALUES ('other', 1, 1, '{}')"
+
+CLEAR = "DELETE FROM queue WHERE queue = 'other'"
+"""The store is left as it was."""
 
 PRAGMAS = "PRAGMA synchronous = NORMAL; PRAGMA cache_size = -8192; PRAGMA temp_store = MEMORY;"
-
-
-def tenant_name(number: int) -> str:
-    """Return the id of one of the tenants."""
-    return f"tenant-{number}"
-
-
-def make(root: str, count: int, _seconds: float, _dsn: str) -> dict[str, float]:
-    """Make tenants, each with a message."""
-    started = time.perf_counter()
-    with tenantq.open(root) as store:
-        for number in range(count):
-            store.tenant(tenant_name(number)).enqueue("mail", {})
-    return {"made_per_s": count / (time.perf_counter() - started)}
 
 
 def cold(root: str, count: int, _seconds: float, _dsn: str) -> dict[str, float]:
@@ -69,11 +57,18 @@ def cold(root: str, count: int, _seconds: float, _dsn: str) -> dict[str, float]:
         def enqueue(number: int) -> None:
             store.tenant(tenant_name(number)).enqueue("other", {})
 
-        def claim(number: int) -> None:
-            assert store.tenant(tenant_name(number)).claim("other")
+        claimed: list[tenantq.Message[Any]] = []
 
-        ours, theirs = in_blocks(count, enqueue, lambda number: raw_insert(paths[number]))
+        def claim(number: int) -> None:
+            claimed.extend(store.tenant(tenant_name(number)).claim("other"))
+
+        ours, theirs = in_blocks(count, enqueue, lambda number: raw(paths[number], INSERT))
         claims = [timed_us(claim, number) for number in blocks(count)[0]]
+        assert len(claimed) == len(claims)
+        for message in claimed:
+            message.ack()
+    for number in blocks(count)[1]:
+        raw(paths[number], CLEAR)
     return {
         "first_id_ms": first_id * 1e3,
         "enqueue_us": median(ours),
@@ -116,10 +111,15 @@ def forwarder(root: str, _count: int, seconds: float, dsn: str) -> dict[str, flo
 
 def idle_share(seconds: float) -> float:
     """Return the share of a core that this process takes once it has come to rest."""
-    deadline = time.monotonic() + PATIENCE
-    while share_over(min(1.0, seconds)) > CALM and time.monotonic() < deadline:
-        continue
+    come_to_rest(min(1.0, seconds))
     return share_over(seconds)
+
+
+def come_to_rest(seconds: float = 0.5) -> None:
+    """Return when this process has taken next to nothing of a core for so long."""
+    deadline = time.monotonic() + PATIENCE
+    while share_over(seconds) > CALM and time.monotonic() < deadline:
+        continue
 
 
 def share_over(seconds: float) -> float:
@@ -141,11 +141,11 @@ def resident_mib() -> float:
     return pages * os.sysconf("SC_PAGESIZE") / 2**20
 
 
-def raw_insert(path: Path) -> None:
-    """Open a file, insert a row and close it, by apsw alone."""
+def raw(path: Path, statement: str) -> None:
+    """Open a file, write to it and close it, by apsw alone."""
     connection = apsw.Connection(str(path))
     connection.execute(PRAGMAS)
-    connection.execute(INSERT)
+    connection.execute(statement)
     connection.close()
 
 
@@ -175,7 +175,7 @@ def timed_us(call: Callable[[int], None], number: int) -> float:
     return (time.perf_counter_ns() - started) / 1000
 
 
-ROLES = {role.__name__: role for role in (make, cold, touch, worker, forwarder)}
+ROLES = {role.__name__: role for role in (cold, touch, worker, forwarder)}
 
 
 def main(role: str, root: str, count: str, seconds: str, dsn: str = "") -> None:

@@ -20,24 +20,22 @@ from bench._plots import chart
 from bench._postgres import postgres_server, why_not
 from bench._report import Result, Row
 from bench._servers import MISSING
+from bench._stores import counts_of, stocked
 from bench.forward import database
 
-TENANTS = (10, 1_000, 10_000, 100_000)
-"""The last only with `--rows 1000000`: its files take minutes and six gigabytes."""
-
-ROLES = ("make", "cold", "touch", "worker", "forwarder")
+ROLES = ("cold", "touch", "worker", "forwarder")
 
 
 def run(options: Options) -> Result:
-    counts = options.pick(tuple(count for count in TENANTS if count * 10 <= options.rows), (10, 100))
+    counts = counts_of(options)
     found: dict[int, dict[str, list[float]]] = {count: {} for count in counts}
     missing = why_not("postgres, PostgresQueue")
     with contextlib.ExitStack() as stack:
         server = None if missing else stack.enter_context(postgres_server())[0]
         for _ in range(options.iterations):
             for count in counts:
-                with options.directory() as directory:
-                    figures = measure(count, directory / "store", server, options)
+                with stocked(count, options) as stock:
+                    figures = {"made_per_s": stock.made_per_s} | measure(count, stock.path, server, options)
                 for name, figure in figures.items():
                     found[count].setdefault(name, []).append(figure)
     rows: list[Row] = [
@@ -88,7 +86,7 @@ def idle_seconds(options: Options) -> float:
 
 
 def measure(count: int, root: Path, server: str | None, options: Options) -> dict[str, float]:
-    """Let each role do its part on a new store."""
+    """Let each role do its part on a store."""
     figures: dict[str, float] = {}
     with contextlib.ExitStack() as stack:
         dsn = "" if server is None else stack.enter_context(database(server))

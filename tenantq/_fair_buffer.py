@@ -61,7 +61,7 @@ class Account:
         self.weight = 1.0
         self.pace = self.cost = FIRST_PACE
         self.samples = 0
-        self.messages: deque[Message[Any]] = deque()
+        self.messages: list[Message[Any]] = []  # few: a deque takes as much memory as all the rest of a tenant
         self.moved_at = 0.0
         """When a message of it was last claimed into an empty buffer, taken, or ended."""
         self.running: dict[int, tuple[float, float]] = {}
@@ -224,7 +224,7 @@ class FairBuffer:
                 if account.tag > tag and len(takes) > 1:  # it had something since this was noted
                     heapq.heapreplace(takes, self._entry(account))
                     continue
-                message = account.messages.popleft()
+                message = account.messages.pop(0)
                 self._buffered -= 1
                 self._running += 1
                 self._served = max(self._served, account.tag)

@@ -98,7 +98,7 @@ def _count(identity: Identity, now: float) -> int:
     found = 0
     for name in names:
         try:
-            status = os.stat(f"/proc/self/fd/{name}")  # noqa: PTH116 - one of many in a loop
+            status = os.fstat(int(name))  # less than half of what a stat through /proc takes
         except OSError:
             continue
         found += (status.st_dev, status.st_ino) == identity

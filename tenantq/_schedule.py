@@ -7,24 +7,18 @@ write lock: what comes sooner before its COMMIT, what is over when it closes the
 after a transaction that was undone or a process that was killed, and never late. A worker that starts reads the
 records of all tenants, and opens the files of those that have something for it.
 
-It survives the processes, not the host. After a boot, where the file was deleted, and for what wrote to a tenant
-without us, a shell or a `cp`, the look of the files (`signature_of`) says that a record is not to be trusted.
-
-The file: a page with what it is, a directory with the first page of each slot of tenants, and pages of records,
-those of a slot in a chain.
+It survives the processes, and the host for what was closed when that went down. Where the file was deleted, for
+what was open then, and for what wrote to a tenant without us, a shell or a `cp`, the look of the files
+(`signature_of`) says that a record is not to be trusted. `_schedule_file` has the file.
 """
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import errno
-import fcntl
-import hashlib
 import logging
 import mmap
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -32,34 +26,31 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tenantq._doorbell import SLOTS, slot_of_key
-from tenantq.clock import SystemClock
+from tenantq._schedule_file import (
+    CHECK,
+    DIRECTORY_PAGE,
+    DUE,
+    FLAGS,
+    HEADER_WORDS,
+    KEY,
+    LEASED,
+    PAGE_WORDS,
+    PAGES,
+    RUNG,
+    SEGMENT_BYTES,
+    SEGMENT_PAGES,
+    SIGNATURE,
+    WORDS,
+    check_of,
+    locked,
+    open_file,
+)
 
 __all__ = ["Entry", "Record", "Schedule", "Work", "has_wal", "sign", "signature_of"]
 
 logger = logging.getLogger("tenantq.schedule")
 
 FILE_NAME = ".schedule"
-
-LAYOUT = 1
-"""Of the file. Another one's is not read: it is begun anew, and the files are looked at."""
-
-_KEY, _RUNG, _DUE, _LEASED, _FLAGS, _SIGNATURE = range(6)
-_WORDS = 6
-"""Of eight bytes, in a record."""
-
-_PAGE_WORDS = 512
-_HEADER_WORDS = 2
-_RECORDS = (_PAGE_WORDS - _HEADER_WORDS) // _WORDS
-"""In a page, behind the number of the slot's next page."""
-
-_DIRECTORY_PAGE = 1
-_FIRST_PAGE = _DIRECTORY_PAGE + SLOTS // _PAGE_WORDS
-_SEGMENT_PAGES = 256
-_SEGMENT_BYTES = _SEGMENT_PAGES * _PAGE_WORDS * 8
-"""The file grows, and is mapped, in pieces of a MiB."""
-
-_IDENTITY, _PAGES = 0, 1
-"""Words of the first page: whose file it is, and how many pages are in use."""
 
 
 class Work(enum.IntFlag):
@@ -135,35 +126,36 @@ class Entry:
         is_whole: whether the two times are the earliest of the whole file, and not of the transaction alone.
         """
         words = self._words
-        if work & ~words[_FLAGS]:
-            words[_FLAGS] |= work
+        if work & ~words[FLAGS]:
+            words[FLAGS] |= work
         due, leased = due_at or 0, leased_until or 0
-        is_whole = is_whole and words[_KEY] == self._key  # else the tenant was deleted meanwhile
-        if due != words[_DUE] and (is_whole or (due and not 0 < words[_DUE] < due)):
-            words[_DUE] = due
-        if leased != words[_LEASED] and (is_whole or (leased and not 0 < words[_LEASED] < leased)):
-            words[_LEASED] = leased
+        is_whole = is_whole and words[KEY] == self._key  # else the tenant was deleted meanwhile
+        if due != words[DUE] and (is_whole or (due and not 0 < words[DUE] < due)):
+            words[DUE] = due
+        if leased != words[LEASED] and (is_whole or (leased and not 0 < words[LEASED] < leased)):
+            words[LEASED] = leased
 
     def ring(self) -> None:
         """Say that the tenant has news."""
-        self._words[_RUNG] = time.monotonic_ns()
+        self._words[RUNG] = time.monotonic_ns()
 
     def settle(self, work: int, due_at: int | None, leased_until: int | None) -> None:
         """Say what the file has, all of it."""
-        if self._words[_KEY] == self._key:  # else the tenant was deleted, and the record may be another's
-            self._words[_FLAGS] = work
-            self._words[_DUE] = due_at or 0
-            self._words[_LEASED] = leased_until or 0
+        if self._words[KEY] == self._key:  # else the tenant was deleted, and the record may be another's
+            self._words[FLAGS] = work
+            self._words[DUE] = due_at or 0
+            self._words[LEASED] = leased_until or 0
 
     def stamp(self, signature: int) -> None:
         """Say how the file looks of which all the rest is true."""
-        if self._words[_KEY] == self._key:
-            self._words[_SIGNATURE] = signature
+        if self._words[KEY] == self._key:
+            self._words[SIGNATURE] = signature
+            self._words[CHECK] = check_of(self._words)
 
     def doubt(self) -> None:
         """Say that the file may have anything: whoever is interested looks."""
-        self._words[_SIGNATURE] = 0
-        self._words[_FLAGS] = Work.MESSAGES | Work.EVENTS
+        self._words[SIGNATURE] = 0
+        self._words[FLAGS] = Work.MESSAGES | Work.EVENTS
 
 
 class Schedule:
@@ -186,7 +178,7 @@ class Schedule:
         try:
             words = self._find(key)
             if words is None and self.is_there:
-                with _locked(self._path.parent):
+                with locked(self._path.parent):
                     words = self._find(key) or self._add(key)
         except OSError:
             logger.warning("a tenant gets no record in the schedule; the sweep finds its work", exc_info=True)
@@ -197,16 +189,16 @@ class Schedule:
         """Forget a tenant that is no more."""
         words = self._find(key)
         if words is not None:
-            words[_RUNG:] = memoryview(bytes(8 * (_WORDS - 1))).cast("Q")
-            words[_KEY] = 0
+            words[RUNG:] = memoryview(bytes(8 * (WORDS - 1))).cast("Q")
+            words[KEY] = 0
 
     def records(self, slot: int) -> Iterator[Record]:
         """Yield the records of a slot."""
         for page in self._pages(slot):
-            for number, key in enumerate(page[_HEADER_WORDS::_WORDS].tolist()):
+            for number, key in enumerate(page[HEADER_WORDS::WORDS].tolist()):
                 if key:
-                    start = _HEADER_WORDS + number * _WORDS
-                    yield Record(*page[start : start + _WORDS].tolist())
+                    start = HEADER_WORDS + number * WORDS
+                    yield Record(*page[start : start + CHECK].tolist())
 
     def slots(self) -> list[int]:
         """Return the slots that have records."""
@@ -235,36 +227,36 @@ class Schedule:
 
     def _find(self, key: int) -> memoryview | None:
         for page in self._pages(slot_of_key(key)):
-            keys = page[_HEADER_WORDS::_WORDS].tolist()
+            keys = page[HEADER_WORDS::WORDS].tolist()
             if key in keys:
-                start = _HEADER_WORDS + keys.index(key) * _WORDS
-                return page[start : start + _WORDS]
+                start = HEADER_WORDS + keys.index(key) * WORDS
+                return page[start : start + WORDS]
         return None
 
     def _add(self, key: int) -> memoryview:
         slot = slot_of_key(key)
         last: memoryview | None = None
         for last in self._pages(slot):
-            keys = last[_HEADER_WORDS::_WORDS].tolist()
+            keys = last[HEADER_WORDS::WORDS].tolist()
             if 0 in keys:
-                start = _HEADER_WORDS + keys.index(0) * _WORDS
+                start = HEADER_WORDS + keys.index(0) * WORDS
                 break
         else:
             number = self._add_page()
             link = self._directory()[slot : slot + 1] if last is None else last[:1]
-            last, start = self._page(number), _HEADER_WORDS
+            last, start = self._page(number), HEADER_WORDS
             link[0] = number
         last[start] = key
-        return last[start : start + _WORDS]
+        return last[start : start + WORDS]
 
     def _add_page(self) -> int:
         """Take a page that is in no chain yet; one that a killed process took stays unused."""
         head = self._page(0)
-        number = head[_PAGES]
-        if number % _SEGMENT_PAGES == 0:
+        number = head[PAGES]
+        if number % SEGMENT_PAGES == 0:
             # Given by the disk now: a write to a hole on a full one would end the process.
-            os.posix_fallocate(self._descriptor, number // _SEGMENT_PAGES * _SEGMENT_BYTES, _SEGMENT_BYTES)
-        head[_PAGES] = number + 1
+            os.posix_fallocate(self._descriptor, number // SEGMENT_PAGES * SEGMENT_BYTES, SEGMENT_BYTES)
+        head[PAGES] = number + 1
         return int(number)
 
     def _pages(self, slot: int) -> Iterator[memoryview]:
@@ -280,12 +272,12 @@ class Schedule:
             self._give_up()
 
     def _directory(self) -> memoryview:
-        start = _DIRECTORY_PAGE * _PAGE_WORDS
+        start = DIRECTORY_PAGE * PAGE_WORDS
         return self._segment(0)[start : start + SLOTS]
 
     def _page(self, number: int) -> memoryview:
-        start = number % _SEGMENT_PAGES * _PAGE_WORDS
-        return self._segment(number // _SEGMENT_PAGES)[start : start + _PAGE_WORDS]
+        start = number % SEGMENT_PAGES * PAGE_WORDS
+        return self._segment(number // SEGMENT_PAGES)[start : start + PAGE_WORDS]
 
     def _segment(self, number: int) -> memoryview:
         """Map a part of the file. Raises OSError where it was cut short, or was closed by another thread."""
@@ -295,7 +287,7 @@ class Schedule:
                 if self._is_refused:
                     raise OSError(errno.EBADF, os.strerror(errno.EBADF), str(self._path))
                 try:
-                    mapped = mmap.mmap(self._descriptor, _SEGMENT_BYTES, offset=number * _SEGMENT_BYTES)
+                    mapped = mmap.mmap(self._descriptor, SEGMENT_BYTES, offset=number * SEGMENT_BYTES)
                 except ValueError as exc:
                     raise OSError(errno.EIO, str(exc), str(self._path)) from exc
                 segment = self._segments.setdefault(number, memoryview(mapped).cast("Q"))
@@ -311,50 +303,7 @@ class Schedule:
             with self._lock:
                 if self._descriptor < 0:
                     try:
-                        self._descriptor = _open_file(self._path)
+                        self._descriptor = open_file(self._path)
                     except OSError:
                         self._give_up()
         return self._descriptor
-
-
-@contextlib.contextmanager
-def _locked(root: Path) -> Iterator[None]:
-    """Keep other threads and processes from adding to the schedule, or from making one."""
-    descriptor = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        # A fork shares the descriptor, and with it the lock: closing ours would not end it.
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-        os.close(descriptor)
-
-
-def _open_file(path: Path) -> int:
-    """Open the schedule of this boot; make it, all at once, where there is none or another boot's."""
-    identity = _identity()
-    with _locked(path.parent):
-        with contextlib.suppress(FileNotFoundError):
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            is_whole = os.fstat(descriptor).st_size >= _SEGMENT_BYTES
-            if is_whole and os.pread(descriptor, len(identity), 0) == identity:
-                return descriptor
-            os.close(descriptor)
-        # Under another name first: who has the old one mapped must not find it cut short.
-        made = path.with_name(f"{path.name}.new")
-        descriptor = os.open(made, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(descriptor, 0, _SEGMENT_BYTES)
-            os.pwrite(descriptor, identity + _FIRST_PAGE.to_bytes(8, sys.byteorder), 0)
-            made.replace(path)
-        except BaseException:
-            os.close(descriptor)
-            made.unlink(missing_ok=True)
-            raise
-        return descriptor
-
-
-def _identity() -> bytes:
-    """Return what names this layout and this boot: of another one's records nothing is known to be on the disk."""
-    boot = SystemClock().boot_id()
-    return hashlib.sha256(f"tenantq schedule {LAYOUT} {boot}".encode()).digest()[:8]

@@ -309,11 +309,19 @@ class Database:
 
     def wal_pages(self) -> int:
         """Return how many pages of the -wal are not in the file yet. Not inside of a transaction."""
-        try:
-            pages, copied = self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
-        except apsw.Error as exc:
-            raise self._translated(exc) from exc
-        return max(0, pages - copied)
+        deadline = time.monotonic() + at_most(self.busy_timeout)
+        while True:
+            try:
+                pages, copied = self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+            except apsw.BusyError as exc:  # a commit is half written at this moment: SQLite does not wait here
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise self._translated(exc) from exc
+                time.sleep(random_wait(TRY_SECONDS, left))
+            except apsw.Error as exc:
+                raise self._translated(exc) from exc
+            else:
+                return max(0, pages - copied)
 
     def checkpoint(self) -> int:
         """Copy what no reader needs of the -wal into the file, waiting for nobody; return the pages left."""

@@ -17,7 +17,7 @@ from typing import Self, TypeVar
 
 from msgspec import structs
 
-from tenantq import _migrations, _schema, naming
+from tenantq import _litestream, _migrations, _schema, naming
 from tenantq._board import Board, new_slot
 from tenantq._budget import Budget, is_out_of_descriptors
 from tenantq._checkpointer import Checkpointer, checkpoint
@@ -447,8 +447,11 @@ class Store:
         return self._listeners.listening(tenant_id)
 
     @contextlib.contextmanager
-    def exclusive(self, tenant_id: str) -> Iterator[None]:
-        """Close a tenant in this process and keep it from being opened or made until the block ends."""
+    def exclusive(self, tenant_id: str, *, is_replaced: bool = True) -> Iterator[None]:
+        """Close a tenant in this process and keep it from being opened or made until the block ends.
+
+        is_replaced: the file may be another one then, or none, so the store's Litestream closes it too.
+        """
         self._check_open()
         path = _schema.path_of(self.root, tenant_id)
         with self._gate(tenant_id):
@@ -458,6 +461,8 @@ class Store:
                 handle.close(wait=True)
                 self._forget(tenant_id, handle)
             with self._shard_lock(path.parent):
+                if is_replaced:
+                    _litestream.release(self.root, path, tenant_id)
                 yield
 
     @contextlib.contextmanager

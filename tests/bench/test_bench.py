@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 
-from bench import _pg_peers, pg_peers
+import tenantq
+from bench import _pg_peers, _stores, pg_peers
 from bench.__main__ import names, question_of
 from bench._options import Options
 from bench._peers import PEERS, missing
 from bench._programs import SYSTEM
 from bench._servers import connect, server
 from bench._watch import Watch
+
+PROGRAMS = os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", "")))
+"""Where a Litestream may be."""
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,6 +50,8 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_benchmark_runs_and_tells_what_it_found(name: str, tmp_path: Path) -> None:
     if name == "peers" and missing() == set(PEERS):
         pytest.skip("no peer is installed")
+    if name == "replicate" and not shutil.which("litestream", path=PROGRAMS):
+        pytest.skip("Litestream is not installed")
     plots = ("--plots", str(tmp_path)) if HAS_PLOTS and name in PLOTTED else ()
     done = bench(name, "--seconds", "1", "--iterations", "1", "--json", "--scratch", str(tmp_path), *plots)
     assert done.returncode == 0, done.stderr
@@ -84,6 +93,21 @@ def test_a_snapshot_is_held_in_its_part_of_the_time_and_a_peer_that_fails_is_tol
         with pytest.raises(pg_peers.PeerFailed, match="no such peer"):
             pg_peers.measure(postgres, "no such peer", 1, 1.0)
     assert _pg_peers.missing("documents' loop") is None
+
+
+def test_a_store_that_is_kept_is_used_again_and_any_other_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_stores, "KEPT", 4)
+    options = Options(stores=str(tmp_path / "kept"), scratch=str(tmp_path))
+    with _stores.stocked(4, options) as made, tenantq.open(made.path) as store:
+        assert sorted(store.tenants()) == [f"tenant-{number}" for number in range(4)]
+        assert store.tenant("tenant-0").stats().ready == 0
+    with _stores.stocked(4, options) as again:
+        assert again == made
+    with _stores.stocked(3, options) as other:
+        assert other.path.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
 def test_the_list_names_every_benchmark_with_its_question() -> None:

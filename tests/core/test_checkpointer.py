@@ -29,6 +29,19 @@ hear()
 connection.close()
 """
 
+COMMITTER = """
+import apsw, mmap
+connection = apsw.Connection(sys.argv[1])
+connection.execute("BEGIN IMMEDIATE")
+header = mmap.mmap(os.open(sys.argv[1] + "-shm", os.O_RDWR), 4096)
+header[0] ^= 1  # one of the two copies of the index's header: as in the middle of a commit
+say("half")
+hear()
+header[0] ^= 1
+say("done")
+hear()
+"""
+
 
 @pytest.fixture
 def early(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,3 +177,25 @@ def test_a_checkpoint_that_fails_keeps_no_other_from_running() -> None:
     checkpointer.close()
     checkpointer.request("sound")
     assert not any(checkpointers())
+
+
+def test_the_pages_of_a_wal_are_counted_when_a_commit_that_was_half_written_is_done(
+    live: tenantq.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acme = live.tenant("acme")
+    acme.enqueue("mail", 1)
+    expected = acme.stats().wal_pages_pending
+    rest, waits = time.sleep, list[float]()
+    with Child(COMMITTER, acme.path) as child:
+        assert child.heard() == "half"
+
+        def go_on(seconds: float) -> None:
+            if not waits:
+                child.say("go on")
+                assert child.heard() == "done"
+            waits.append(seconds)
+            rest(seconds)
+
+        monkeypatch.setattr(time, "sleep", go_on)
+        assert handle_of(acme).file.database.wal_pages() == expected
+    assert waits

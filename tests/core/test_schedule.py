@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import tenantq
-from tenantq import _schedule, naming
+from tenantq import _schedule, _schedule_file, naming
 from tenantq._doorbell import slot_of
 from tenantq._file import TenantFile
 from tenantq._schedule import Record, Schedule, Work, signature_of
@@ -460,7 +460,7 @@ def test_a_process_that_is_killed_behind_its_commit_leaves_its_work_to_be_found(
         assert [message.payload for message in store.tenant("acme").claim("mail")] == [2]
 
 
-@pytest.mark.parametrize("what", ["rm", "other boot", "other layout", "cut to 4", "cut to 8192", "a directory"])
+@pytest.mark.parametrize("what", ["rm", "other layout", "cut to 4", "cut to 8192", "a directory"])
 def test_without_a_schedule_to_trust_every_tenant_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
@@ -473,10 +473,8 @@ def test_without_a_schedule_to_trust_every_tenant_is_looked_at(
     match what:
         case "rm":
             path.unlink()
-        case "other boot":
-            monkeypatch.setattr(SystemClock, "boot_id", lambda _self: "another")
         case "other layout":
-            monkeypatch.setattr(_schedule, "LAYOUT", 99)
+            monkeypatch.setattr(_schedule_file, "LAYOUT", 99)
         case "cut to 4" | "cut to 8192":
             os.truncate(path, int(what.removeprefix("cut to ")))
         case "a directory":
@@ -490,6 +488,60 @@ def test_without_a_schedule_to_trust_every_tenant_is_looked_at(
         while "new" not in found:
             found = watch.wait(30)
             assert found
+
+
+def boot_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SystemClock, "boot_id", lambda _self: "another")
+
+
+def keep_look(source: str, target: str) -> None:
+    """Link a tenant's file, which keeps how it looks; copy what is mapped."""
+    (shutil.copy2 if Path(source).name.startswith(".") else os.link)(source, target)
+
+
+def test_after_a_boot_only_what_has_something_or_was_open_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    with tenantq.open(before) as store:
+        for number in range(200):
+            tenant = store.tenant(f"t{number}")
+            tenant.enqueue("mail", 1)
+            tenant.ack(*tenant.claim("mail"))
+        store.tenant("ready").enqueue("mail", 1)
+        store.tenant("leased").enqueue("mail", 1)
+        store.tenant("leased").claim("mail", lease=3600)
+        store.tenant("late").enqueue("mail", 1, delay=3600)
+    with tenantq.open(before) as store:
+        store.tenant("t7").enqueue("mail", 1)
+        shutil.copytree(before, after, copy_function=keep_look)  # what the disk has when the host goes down
+    boot_again(monkeypatch)
+    with tenantq.open(after) as store, store.watch(NEVER, only=Work.MESSAGES) as watch:
+        assert look(watch) == {"ready", "leased", "t7"}
+        late = record_of(after, "late")
+        assert late is not None
+        assert late.due_at > time.time_ns()
+
+
+def test_after_a_boot_no_record_is_trusted_that_is_not_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tenantq.open(tmp_path) as store:
+        for name in ("torn", "twice", "whole"):
+            tenant = store.tenant(name)
+            tenant.enqueue("mail", 1)
+            tenant.ack(*tenant.claim("mail"))
+    schedule = Schedule(tmp_path)
+    torn = schedule._find(naming.key_of("torn"))
+    twice = schedule._find(naming.key_of("twice"))
+    assert torn is not None
+    assert twice is not None
+    torn[_schedule_file.DUE] = 1 << 62
+    schedule._add(naming.key_of("twice"))[:] = twice
+    schedule.close()
+    boot_again(monkeypatch)
+    with tenantq.open(tmp_path) as store, store.watch(NEVER, only=Work.MESSAGES) as watch:
+        assert look(watch) == {"torn", "twice"}
 
 
 # The file

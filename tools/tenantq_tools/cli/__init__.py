@@ -30,6 +30,7 @@ COMMANDS = {
     "backup": "backup",
     "restore": "backup",
     "verify": "verify",
+    "litestream": "litestream",
     "migrate": "migrate",
     "worker": "worker",
     "bridge": "bridge",

@@ -115,8 +115,10 @@ def status_of(error: TenantqError) -> int:
             return USAGE
         case StoreNotFound() | StoreClosed() | TenantFileError() | UnsupportedSQLite():
             return STORE
+        case _ if _is_of(error, "tenantq_tools.litestream.errors", "LitestreamMissing", "LitestreamTooOld"):
+            return USAGE
         case _:
-            return POSTGRES if _is_of_postgres(error) else PROBLEM
+            return POSTGRES if _is_of(error, "tenantq_bridge.errors", "PostgresError") else PROBLEM
 
 
 def _hint(error: TenantqError) -> str:
@@ -125,7 +127,7 @@ def _hint(error: TenantqError) -> str:
     return error.hint
 
 
-def _is_of_postgres(error: TenantqError) -> bool:
-    # The bridge is an extra: an error of its own can only come from where it is imported already.
-    errors = sys.modules.get("tenantq_bridge.errors")
-    return errors is not None and isinstance(error, errors.PostgresError)
+def _is_of(error: TenantqError, module: str, *names: str) -> bool:
+    # An error of theirs can only come from where they are imported already: most commands need none of them.
+    errors = sys.modules.get(module)
+    return errors is not None and isinstance(error, tuple(getattr(errors, name) for name in names))
