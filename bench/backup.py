@@ -116,9 +116,9 @@ def contenders(directory: Path) -> dict[str, Callable[[], object]]:
             opened.tenant("acme").backup(directory / "copy.db")
 
     target = directory / "copy-theirs.db"
-    program = ["sqlite3", source, f".backup {target}"]
+    program = ["sqlite3", str(source), f".backup {target}"]
     if shutil.which("sqlite3") is None:
-        program = [sys.executable, "-c", BY_MODULE, source, target]
+        program = [sys.executable, "-c", BY_MODULE, str(source), str(target)]
     return {
         "tenantq": ours,
         "sqlite3 .backup": lambda: subprocess.run(program, check=True),

@@ -73,11 +73,11 @@ def run(options: Options) -> Result:
 
 def back_up(directory: Path, *, taken: int) -> None:
     """Run the command, which must copy so many."""
-    command = ["-m", "tenantq_tools", "backup", "--all", directory / "copies", "--store", directory / "store"]
+    places = [str(directory / "copies"), "--store", str(directory / "store")]
     root = Path(__file__).resolve().parents[1]
     paths = os.pathsep.join(str(root / part) for part in (".", "bridge", "tools"))
     done = subprocess.run(
-        [sys.executable, *command, "--json"],
+        [sys.executable, "-m", "tenantq_tools", "backup", "--all", *places, "--json"],
         check=True,
         capture_output=True,
         env={**os.environ, "PYTHONPATH": paths},
