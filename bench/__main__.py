@@ -43,6 +43,8 @@ ORDER = (
     "create",
     "restore",
     "tenants",
+    "backup",
+    "backup_all",
     "wake",
     "startup",
     "pg_claims",

@@ -32,7 +32,9 @@ from tenantq._sqlite import Durability
 from tenantq._verification import VerifyReport, verify
 from tenantq._version import __version__
 from tenantq.backoff import Backoff
+from tenantq.backups import Backup, BackupDirectory, BackupResult, BackupSummary
 from tenantq.errors import (
+    BackupNotFound,
     CorruptFile,
     CronMissing,
     DeclarationError,
@@ -80,6 +82,11 @@ from tenantq.worker import Worker
 
 __all__ = [
     "Backoff",
+    "Backup",
+    "BackupDirectory",
+    "BackupNotFound",
+    "BackupResult",
+    "BackupSummary",
     "CorruptFile",
     "CronMissing",
     "DeadLetter",

@@ -20,6 +20,7 @@ from tenantq._board import new_slot
 from tenantq._load import Load
 from tenantq._patience import at_most
 from tenantq._turns import TRY_SECONDS, Turn, random_wait
+from tenantq._writeback import written_back
 from tenantq.errors import (
     CorruptFile,
     DiskFull,
@@ -333,14 +334,16 @@ class Database:
     def copy_to(self, target: Path) -> None:
         """Write all that is committed to a new file, by SQLite's online backup in one step.
 
-        One step, since small ones start again with every commit of another process and may never end.
+        One step, since small ones start again with every commit of another process and may never end. The new
+        file is whole or worthless, so it needs no journal; its caller syncs it.
         """
         try:
             destination = apsw.Connection(str(target))
+            destination.execute("PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF")
         except apsw.Error as exc:
             raise self._translated(exc, target) from exc
         try:
-            with destination.backup("main", self._connection, "main") as backup:
+            with written_back(target), destination.backup("main", self._connection, "main") as backup:
                 backup.step(-1)
         except apsw.Error as exc:
             raise self._translated(exc, target) from exc

@@ -32,6 +32,7 @@ from tenantq._listeners import Listeners
 from tenantq._load import Load, name_of
 from tenantq._patience import at_most
 from tenantq._producers import Rooms
+from tenantq._quiet import quiet
 from tenantq._restoring import EVICTION_SECONDS, copy_as, restore_file
 from tenantq._schedule import Entry, Schedule, Work
 from tenantq._sqlite import Database, Durability, check_sqlite_version, identity_of
@@ -279,6 +280,25 @@ class Store:
                 self._bring_file_to_schema(tenant_id, path)
             self._prepared[tenant_id] = identity_of(path)
         return path
+
+    @contextlib.contextmanager
+    def quiesce(self, tenant_id: str) -> Iterator[Path]:
+        """Keep a tenant's file complete and unchanged until the block ends, and give its path.
+
+        It is for tools that must copy the file themselves: a process of its own (`cp`, `rsync`, a snapshot of the
+        disk) may read it and nothing else. This process must not open it by any means: closing it would drop
+        SQLite's locks. Nobody writes to it meanwhile, not this process either: writers wait as long as their
+        busy timeout and raise TenantBusy then, so be quick. Readers go on.
+
+        It is quiet within this store's `busy_timeout`, or TenantBusy is raised. Raises UnknownTenant, and
+        FileReplaced at the end if the file is another one by then.
+        """
+        path = _schema.path_of(self.root, naming.check_tenant_id(tenant_id))
+        self._check_open()
+        place = self._board.slot(slot_of(tenant_id))
+        turn = None if place is None else Turn(place)
+        with quiet(path, tenant_id, timeout=self.config.busy_timeout, turn=turn):
+            yield path
 
     def migrate(self, tenant_id: str) -> int | None:
         """Bring a tenant's file to this version's schema; return the version that it had, None if it was current.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Callable
 from itertools import islice
@@ -158,6 +159,28 @@ class Store:
         See `tenantq.Store.prepare`.
         """
         return await self._call_on(tenant_id, lambda _tenant: self.core.prepare(tenant_id))
+
+    @contextlib.asynccontextmanager
+    async def quiesce(self, tenant_id: str) -> AsyncIterator[Path]:
+        """Keep a tenant's file complete and unchanged until the block ends, and give its path.
+
+        Calls on the tenant made meanwhile wait, and raise TenantBusy in time. See `tenantq.Store.quiesce`.
+        """
+        pool = self._pool_of_loop()
+        context = self.core.quiesce(tenant_id)
+        entering = pool.run_apart(context.__enter__)
+        if await to_the_end(entering):  # cancelled meanwhile
+            if entering.exception() is None:
+                await to_the_end(pool.run_apart(lambda: context.__exit__(None, None, None)))
+            raise asyncio.CancelledError
+        path = entering.result()
+        try:
+            yield path
+        finally:
+            leaving = pool.run_apart(lambda: context.__exit__(None, None, None))
+            if await to_the_end(leaving):
+                raise asyncio.CancelledError
+            leaving.result()
 
     async def migrate(self, tenant_id: str) -> int | None:
         """Bring a tenant's file to this version's schema. See `tenantq.Store.migrate`."""

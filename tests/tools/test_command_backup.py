@@ -47,23 +47,36 @@ def test_a_backup_and_a_restore_bring_everything_back(tq: StoreCommand, tmp_path
     assert other.json("stats", "acme")["ready"] == 2
 
 
-def test_all_are_backed_up_under_the_names_of_their_files(tq: StoreCommand, tmp_path: Path) -> None:
+def test_all_are_backed_up_and_restored_whatever_their_names(tq: StoreCommand, tmp_path: Path) -> None:
     ids = ["acme", "ACME", "../../x", LONG]
     for number, tenant in enumerate(ids):
         tq.enqueue(tenant, "jobs", number)
-    result = tq("backup", "--all", str(tmp_path / "copies"))
-    assert "4 tenants backed up" in result.stdout
-    assert sorted(file.name for file in (tmp_path / "copies").iterdir()) == sorted(
-        tq.file_of(tenant).name for tenant in ids
-    )
-    lines = tq.json_lines("backup", "--all", str(tmp_path / "copies"))
+    *lines, summary = tq.json_lines("backup", "--all", str(tmp_path / "copies"))
     assert sorted(line["tenant"] for line in lines) == sorted(ids)
+    assert summary["taken"] == summary["tenants"] == 4
+    assert all(Path(line["path"]).parent.name == tq.file_of(line["tenant"]).stem for line in lines)
     reports = run("verify", *[line["path"] for line in lines]).stdout.splitlines()
     assert [line.split()[0] for line in reports] == ["ok"] * 4
     other = StoreCommand(tmp_path / "other")
     for line in lines:
         other("restore", "--", line["tenant"], line["path"])
     assert [other.claim(tenant, "jobs")[0].payload for tenant in ids] == [0, 1, 2, 3]
+
+
+def test_a_second_run_copies_what_changed_and_removes_what_is_old(tq: StoreCommand, tmp_path: Path) -> None:
+    directory = tmp_path / "copies"
+    for tenant in ("acme", "globex", "initech"):
+        tq.enqueue(tenant, "jobs", 1)
+    assert "3 tenants: 3 backed up" in tq("backup", "--all", str(directory)).stdout
+    tq.enqueue("globex", "jobs", 2)
+    result = tq("backup", "--all", str(directory), "--keep", "1", "--jobs", "2")
+    assert "1 backed up" in result.stdout
+    assert "0 failed; 1 old ones were removed" in result.stdout
+    assert sum(1 for _ in directory.glob("*/*/*.db")) == 3
+    with tenantq.open(tmp_path / "other") as other:
+        for tenant in ("acme", "globex", "initech"):
+            other.restore(tenant, tenantq.BackupDirectory(directory).find(tenant).path)
+        assert other.tenant("globex").stats().ready == 2
 
 
 @pytest.mark.parametrize("broken", ["acme", LONG])
@@ -74,12 +87,24 @@ def test_a_tenant_that_cannot_be_backed_up_is_named_and_the_others_go_on(
     tq.enqueue("globex", "jobs", 2)
     tq.file_of(broken).write_bytes(b"nothing of ours" * 1000)
     result = tq("backup", "--all", str(tmp_path / "copies"), status=1)
-    assert "1 tenants backed up" in result.stdout
+    assert "1 backed up" in result.stdout
     assert result.stdout.rstrip().endswith("1 failed")
     assert result.stderr.startswith("acme: " if broken == "acme" else str(tq.file_of(broken)))
-    lines = tq.json_lines("backup", "--all", str(tmp_path / "copies"), status=1)
-    assert [line["error"] is None for line in sorted(lines, key=lambda line: line["error"] or "")] == [True, False]
-    assert [file.name for file in (tmp_path / "copies").iterdir()] == ["globex.db"]
+    tq.enqueue("globex", "jobs", 3)
+    *lines, summary = tq.json_lines("backup", "--all", str(tmp_path / "copies"), status=1)
+    assert sorted(line["error"] is None for line in lines) == [False, True]
+    assert summary["failed"] == 1
+    assert {file.parent.name for file in (tmp_path / "copies").rglob("*.db")} == {"globex"}
+
+
+def test_another_stores_backups_are_not_mixed_with_these(tq: StoreCommand, tmp_path: Path) -> None:
+    tq.enqueue("acme", "jobs", 1)
+    tq("backup", "--all", str(tmp_path / "copies"))
+    moved = StoreCommand(tmp_path / "moved")
+    moved.enqueue("acme", "jobs", 1)
+    assert "has backups of the store" in moved("backup", "--all", str(tmp_path / "copies"), status=3).stderr
+    moved("backup", "--all", str(tmp_path / "copies"), "--moved")
+    moved("backup", "--all", str(tmp_path / "copies"))
 
 
 def test_a_backup_never_goes_into_the_store(tq: StoreCommand) -> None:
