@@ -28,12 +28,15 @@ tenant's file), or neither (memory). One Worker handles all three.
 from tenantq import statements
 from tenantq._deleting import Deletion, RemovedFile
 from tenantq._failing import FailingTenant
+from tenantq._salvage import LostRows, SalvagedQueue, SalvageReport, salvage
 from tenantq._sqlite import Durability
 from tenantq._tombstones import Tombstone
 from tenantq._verification import VerifyReport, verify
 from tenantq._version import __version__
 from tenantq.backoff import Backoff
+from tenantq.backups import Backup, BackupDirectory, BackupResult, BackupSummary
 from tenantq.errors import (
+    BackupNotFound,
     CorruptFile,
     CronMissing,
     DeclarationError,
@@ -85,6 +88,11 @@ from tenantq.worker import Worker
 
 __all__ = [
     "Backoff",
+    "Backup",
+    "BackupDirectory",
+    "BackupNotFound",
+    "BackupResult",
+    "BackupSummary",
     "CorruptFile",
     "CronMissing",
     "DeadLetter",
@@ -103,6 +111,7 @@ __all__ = [
     "InvalidTenantId",
     "Layer",
     "LeaseLost",
+    "LostRows",
     "MemoryQueue",
     "MemoryStats",
     "Message",
@@ -120,6 +129,8 @@ __all__ = [
     "QueueFull",
     "QueueStats",
     "RemovedFile",
+    "SalvageReport",
+    "SalvagedQueue",
     "Snooze",
     "StatementFailed",
     "Store",
@@ -152,6 +163,7 @@ __all__ = [
     "__version__",
     "message",
     "open",
+    "salvage",
     "statements",
     "verify",
 ]

@@ -7,6 +7,7 @@ tenant is whole (before the seal) or answers no call any more, and a second dele
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -106,7 +107,7 @@ def delete_file(
             raise stone.error(tenant_id, str(path))
         replicas = list(replica(tenant_id)) if replica is not None else []
         reached("replica removed")
-        removed = [file for backup in backups for file in _remove(backup / path.name)]
+        removed = [file for backup in backups for file in _remove_backups(backup, path)]
         reached("backups removed")
         if was_there or was_deleted:
             # The file first: without it nobody opens what lies beside it.
@@ -179,6 +180,15 @@ def waiting(tenant_id: str, contents: Contents, path: str) -> EventsWaiting:
         tenant=tenant_id,
         path=path,
     )
+
+
+def _remove_backups(directory: Path, path: Path) -> list[RemovedFile]:
+    """Remove a tenant's generations in a directory of `backup --all`, and a copy under its file's own name."""
+    removed = _remove(directory / path.name)
+    for generation in sorted(directory.glob(f"{path.parent.name}/{glob.escape(path.stem)}/*")):
+        if generation.exists():
+            removed += _remove(generation)
+    return removed
 
 
 def _remove(path: Path, *, then: Callable[[], None] = lambda: None) -> list[RemovedFile]:

@@ -185,7 +185,7 @@ def import_file(
             _migrations.migrate(database, now)
             file = TenantFile(database, _schema.check_file(database, tenant_id), "")
             file.begin()
-            file.give_back_claims()
+            file.give_back(file.find_held())
             file.commit()
         sync_file(copy)
         reached("copied")

@@ -20,6 +20,7 @@ from tenantq._board import new_slot
 from tenantq._load import Load
 from tenantq._patience import at_most
 from tenantq._turns import TRY_SECONDS, Turn, random_wait
+from tenantq._writeback import written_back
 from tenantq.errors import (
     CorruptFile,
     DiskFull,
@@ -118,7 +119,8 @@ class Image:
 class Database:
     """A connection that waits its turn and raises our errors.
 
-    Not for two threads at once: its owner holds a lock.
+    Not for two threads at once: its owner holds a lock. is_ours_alone: its owner keeps everybody else out of the
+    file, by a descriptor for it, so that none is looked for.
     """
 
     def __init__(
@@ -129,6 +131,7 @@ class Database:
         create: bool = False,
         read_only: bool = False,
         immutable: bool = False,
+        is_ours_alone: bool = False,
         busy_timeout: float = 5.0,
         cache_kib: int = 8192,
         wal_pages: int = WAL_PAGES,
@@ -157,7 +160,8 @@ class Database:
         self._has_waited = self._is_writing = False
         self.identity = identity_of(path)
         """Which file this is. Taken first: one that replaces it from here on is told from it."""
-        self._check_ours()
+        if not is_ours_alone:
+            self._check_ours()
         flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
         if create:
             flags |= apsw.SQLITE_OPEN_CREATE
@@ -330,14 +334,16 @@ class Database:
     def copy_to(self, target: Path) -> None:
         """Write all that is committed to a new file, by SQLite's online backup in one step.
 
-        One step, since small ones start again with every commit of another process and may never end.
+        One step, since small ones start again with every commit of another process and may never end. The new
+        file is whole or worthless, so it needs no journal; its caller syncs it.
         """
         try:
             destination = apsw.Connection(str(target))
+            destination.execute("PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF")
         except apsw.Error as exc:
             raise self._translated(exc, target) from exc
         try:
-            with destination.backup("main", self._connection, "main") as backup:
+            with written_back(target), destination.backup("main", self._connection, "main") as backup:
                 backup.step(-1)
         except apsw.Error as exc:
             raise self._translated(exc, target) from exc

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 __all__ = [
+    "BackupNotFound",
     "CorruptFile",
     "CronMissing",
     "DeclarationError",
@@ -277,6 +278,10 @@ class TenantInUse(TenantFileError):
     """Another process has the tenant open."""
 
     default_hint = "stop the processes that use this tenant, then try again"
+
+
+class BackupNotFound(TenantqError):
+    """There is no such backup."""
 
 
 class DiskFull(TenantFileError):

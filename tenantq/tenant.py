@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -10,8 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tenantq import _foreign, _schema
-from tenantq._backup import backup_file
+from tenantq import _foreign
+from tenantq._backup import backup_file, opened_for_backup
+from tenantq._destination import check_destination
 from tenantq._file import STEP, TenantFile
 from tenantq._leases import TenantLeases
 from tenantq._limits import UNCHANGED, Limit, Unchanged, check_weight
@@ -21,7 +21,7 @@ from tenantq._producers import TenantProducers
 from tenantq._sqlite import identity_of
 from tenantq.arguments import DEFAULT_MAX_ATTEMPTS, check_lease, check_limit, check_seconds
 from tenantq.clock import NANOSECONDS, nanoseconds
-from tenantq.errors import InvalidArgument, TenantFileError, UnknownTenant
+from tenantq.errors import InvalidArgument, UnknownTenant
 from tenantq.inbox import Inbox
 from tenantq.message import Message
 from tenantq.naming import check_name
@@ -392,23 +392,21 @@ class Tenant(TenantLeases, TenantProducers):
     def backup(self, dest: str | os.PathLike[str]) -> Path:
         """Write a complete, checked and synced copy of the tenant's file to `dest`, while all write on.
 
-        It has every message acknowledged before the call. An older file at `dest` is replaced at the end, at
-        once. Raises UnknownTenant, TenantFileError.
+        It has every message acknowledged before the call. It is checked: SQLite's integrity check (every row
+        against every index), our schema, and the tenant's id. An older backup of the tenant at `dest` is replaced
+        at the end, at once; nothing else is. A directory gets the copy under the name of the tenant's file.
+
+        Raises UnknownTenant, DiskFull, CorruptFile, and for a `dest` that is open, in a store, or something else:
+        TenantInUse, WrongTenant, NotATenantFile, TenantFileError; what was there is there still.
         """
         target = Path(dest).absolute()
         if target.is_dir():
             target = target / self.path.name
         if self.id not in self.store:
             raise UnknownTenant(f"tenant {self.id!r} has no file yet", tenant=self.id)
-        with contextlib.closing(_schema.open_to_read(self.path, self.id)) as looked_at:
-            _schema.check_file(looked_at, self.id)  # not opened for work: a file of an older schema stays as it is
-        if target.exists() and target.samefile(self.path):
-            raise TenantFileError("a tenant cannot be backed up to its own file", tenant=self.id)
-        database = _schema.open_database(self.path, self.id, self.store.config.busy_timeout)
-        try:
+        check_destination(target, self.id, self.store.root)
+        with opened_for_backup(self.path, self.id, self.store.config.busy_timeout) as database:
             backup_file(database, target)
-        finally:
-            database.close()
         return target
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from itertools import islice
@@ -55,6 +56,7 @@ def open(  # noqa: A001 - tenantq.aio.open reads as it should
     max_depth: int | None = None,
     memory_depth: int = 10_000,
     max_outbox: int | None = None,
+    checksums: bool = False,
     backoff: Backoff | None = None,
     migrate: bool = True,
     clock: Clock | None = None,
@@ -79,6 +81,7 @@ def open(  # noqa: A001 - tenantq.aio.open reads as it should
         max_depth=max_depth,
         memory_depth=memory_depth,
         max_outbox=max_outbox,
+        checksums=checksums,
         backoff=backoff,
         migrate=migrate,
         clock=clock,
@@ -174,9 +177,21 @@ class Store:
         await self._call_on(tenant_id, lambda _tenant: self.core.undo_export(tenant_id))
         return self.tenant(tenant_id)
 
-    async def restore(self, tenant_id: str, source: str | os.PathLike[str], *, replace: bool = True) -> None:
+    async def restore(
+        self,
+        tenant_id: str,
+        source: str | os.PathLike[str],
+        *,
+        replace: bool = True,
+        wait: float = 0.0,
+        evict: bool = False,
+        as_: str | None = None,
+    ) -> None:
         """Put a backup in the place of a tenant's file; durable on return. See `tenantq.Store.restore`."""
-        await self._call_on(tenant_id, lambda _tenant: self.core.restore(tenant_id, source, replace=replace))
+        await self._call_on(
+            tenant_id if as_ is None else as_,
+            lambda _tenant: self.core.restore(tenant_id, source, replace=replace, wait=wait, evict=evict, as_=as_),
+        )
 
     async def prepare(self, tenant_id: str) -> Path:
         """Make sure that a tenant's file is there and closed in this process; return its path.
@@ -184,6 +199,28 @@ class Store:
         See `tenantq.Store.prepare`.
         """
         return await self._call_on(tenant_id, lambda _tenant: self.core.prepare(tenant_id))
+
+    @contextlib.asynccontextmanager
+    async def quiesce(self, tenant_id: str) -> AsyncIterator[Path]:
+        """Keep a tenant's file complete and unchanged until the block ends, and give its path.
+
+        Calls on the tenant made meanwhile wait, and raise TenantBusy in time. See `tenantq.Store.quiesce`.
+        """
+        pool = self._pool_of_loop()
+        context = self.core.quiesce(tenant_id)
+        entering = pool.run_apart(context.__enter__)
+        if await to_the_end(entering):  # cancelled meanwhile
+            if entering.exception() is None:
+                await to_the_end(pool.run_apart(lambda: context.__exit__(None, None, None)))
+            raise asyncio.CancelledError
+        path = entering.result()
+        try:
+            yield path
+        finally:
+            leaving = pool.run_apart(lambda: context.__exit__(None, None, None))
+            if await to_the_end(leaving):
+                raise asyncio.CancelledError
+            leaving.result()
 
     async def migrate(self, tenant_id: str) -> int | None:
         """Bring a tenant's file to this version's schema. See `tenantq.Store.migrate`."""

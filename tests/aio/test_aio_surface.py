@@ -43,7 +43,7 @@ WITHOUT = {
 """What threads have and coroutines have no use for."""
 
 NOT_AWAITED = {
-    tenantq.Store: {"tenant", "tenants", "activity", "failing"},
+    tenantq.Store: {"tenant", "tenants", "activity", "failing", "quiesce"},
     tenantq.Tenant: {"transaction"},
     tenantq.MemoryQueue: {"subscribe"},
     tenantq.Worker: {"on", "request_stop"},

@@ -26,7 +26,7 @@ from tests.children import Child
 WRITER = """
     tenant = tenantq.open(sys.argv[1]).tenant("acme")
     for number in range(10**9):
-        tenant.enqueue("mail", number)
+        tenant.enqueue("mail", f"{sys.argv[2]}{number}")
         if number % 3 == 0:
             tenant.ack(*tenant.claim("other"))
         say(number)
@@ -81,15 +81,23 @@ def test_a_backup_is_one_complete_file(acme: tenantq.Tenant, saved: Path, tmp_pa
     assert '"after it"' not in payloads(saved)
 
 
-def test_a_backup_under_a_hammering_writer_has_every_acknowledged_message(tmp_path: Path) -> None:
-    with tenantq.open(tmp_path / "store") as store, Child(WRITER, store.root) as writer:
+def test_twenty_backups_of_twenty_under_hammering_writers_have_every_acknowledged_message(tmp_path: Path) -> None:
+    with (
+        tenantq.open(tmp_path / "store") as store,
+        Child(WRITER, store.root, "a") as first,
+        Child(WRITER, store.root, "b") as second,
+    ):
         acme = store.tenant("acme")
-        for round_ in range(8):
-            acknowledged = [int(writer.heard()) for _ in range(100 * (round_ + 1))][-1]
+        for round_ in range(20):
+            acknowledged = {writer: int([writer.heard() for _ in range(100)][-1]) for writer in (first, second)}
             copy = acme.backup(tmp_path / f"{round_}.db")
             assert tenantq.verify(copy).ok
             kept = payloads(copy)
-            assert kept[: acknowledged + 1] == [str(number) for number in range(acknowledged + 1)]
+            for name, writer in (("a", first), ("b", second)):
+                of_one = [payload for payload in kept if str(payload).startswith(f'"{name}')]
+                expected = [f'"{name}{number}"' for number in range(len(of_one))]
+                assert of_one == expected
+                assert len(of_one) > acknowledged[writer]
 
 
 def test_a_backup_goes_into_a_directory_or_makes_one(acme: tenantq.Tenant, tmp_path: Path) -> None:
@@ -127,7 +135,7 @@ def test_a_backup_that_fails_leaves_what_was_there(
     with pytest.raises(TenantFileError):
         acme.backup(target / "below a file")
 
-    def refuse(_path: Path, _tenant_id: str | None) -> None:
+    def refuse(_path: Path, _tenant_id: str | None, *, sync: bool) -> None:
         raise CorruptFile("the copy is damaged")
 
     monkeypatch.setattr(_backup, "check_sound", refuse)
@@ -284,6 +292,30 @@ def test_a_bad_source_leaves_the_tenant_as_it_was(
     assert acme.stats().queues == before
     assert names(acme.path.parent) == ["acme.db", "acme.db-shm", "acme.db-wal"]
     acme.enqueue("mail", "still")
+
+
+def test_a_copy_that_sqlite_made_is_in_wal_mode_again(
+    store: tenantq.Store, acme: tenantq.Tenant, saved: Path, tmp_path: Path
+) -> None:
+    with closing(sqlite3.connect(saved)) as connection:
+        connection.execute("VACUUM INTO ?", (str(tmp_path / "vacuumed.db"),))
+    store.restore("acme", tmp_path / "vacuumed.db")
+    with acme.transaction() as tx:
+        assert tx.execute("PRAGMA journal_mode") == [("wal",)]
+
+
+def test_a_tenant_is_restored_from_a_file_that_is_open_elsewhere(
+    store: tenantq.Store, acme: tenantq.Tenant, tmp_path: Path
+) -> None:
+    with tenantq.open(tmp_path / "other") as other:
+        other.tenant("acme").enqueue("mail", "there")
+        store.restore("acme", other.tenant("acme").path)
+        other.tenant("acme").enqueue("mail", "still there")
+        assert other.tenant("acme").stats().ready == 2
+    with Child(HOLDER, tmp_path / "other") as holder:
+        holder.heard()
+        store.restore("acme", _schema.path_of(tmp_path / "other", "acme"))
+    assert acme.stats().ready == 3
 
 
 def test_a_tenant_is_not_restored_from_its_own_file(store: tenantq.Store, acme: tenantq.Tenant) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tenantq
+from tests.children import Child
 from tests.tools.command import StoreCommand, run
 
 LONG = "🦆" * 60  # too long for a file name to spell: only the file itself says whose it is
@@ -46,23 +47,36 @@ def test_a_backup_and_a_restore_bring_everything_back(tq: StoreCommand, tmp_path
     assert other.json("stats", "acme")["ready"] == 2
 
 
-def test_all_are_backed_up_under_the_names_of_their_files(tq: StoreCommand, tmp_path: Path) -> None:
+def test_all_are_backed_up_and_restored_whatever_their_names(tq: StoreCommand, tmp_path: Path) -> None:
     ids = ["acme", "ACME", "../../x", LONG]
     for number, tenant in enumerate(ids):
         tq.enqueue(tenant, "jobs", number)
-    result = tq("backup", "--all", str(tmp_path / "copies"))
-    assert "4 tenants backed up" in result.stdout
-    assert sorted(file.name for file in (tmp_path / "copies").iterdir()) == sorted(
-        tq.file_of(tenant).name for tenant in ids
-    )
-    lines = tq.json_lines("backup", "--all", str(tmp_path / "copies"))
+    *lines, summary = tq.json_lines("backup", "--all", str(tmp_path / "copies"))
     assert sorted(line["tenant"] for line in lines) == sorted(ids)
+    assert summary["taken"] == summary["tenants"] == 4
+    assert all(Path(line["path"]).parent.name == tq.file_of(line["tenant"]).stem for line in lines)
     reports = run("verify", *[line["path"] for line in lines]).stdout.splitlines()
     assert [line.split()[0] for line in reports] == ["ok"] * 4
     other = StoreCommand(tmp_path / "other")
     for line in lines:
         other("restore", "--", line["tenant"], line["path"])
     assert [other.claim(tenant, "jobs")[0].payload for tenant in ids] == [0, 1, 2, 3]
+
+
+def test_a_second_run_copies_what_changed_and_removes_what_is_old(tq: StoreCommand, tmp_path: Path) -> None:
+    directory = tmp_path / "copies"
+    for tenant in ("acme", "globex", "initech"):
+        tq.enqueue(tenant, "jobs", 1)
+    assert "3 tenants: 3 backed up" in tq("backup", "--all", str(directory)).stdout
+    tq.enqueue("globex", "jobs", 2)
+    result = tq("backup", "--all", str(directory), "--keep", "1", "--jobs", "2")
+    assert "1 backed up" in result.stdout
+    assert "0 failed; 1 old ones were removed" in result.stdout
+    assert sum(1 for _ in directory.glob("*/*/*.db")) == 3
+    with tenantq.open(tmp_path / "other") as other:
+        for tenant in ("acme", "globex", "initech"):
+            other.restore(tenant, tenantq.BackupDirectory(directory).find(tenant).path)
+        assert other.tenant("globex").stats().ready == 2
 
 
 @pytest.mark.parametrize("broken", ["acme", LONG])
@@ -73,12 +87,24 @@ def test_a_tenant_that_cannot_be_backed_up_is_named_and_the_others_go_on(
     tq.enqueue("globex", "jobs", 2)
     tq.file_of(broken).write_bytes(b"nothing of ours" * 1000)
     result = tq("backup", "--all", str(tmp_path / "copies"), status=1)
-    assert "1 tenants backed up" in result.stdout
+    assert "1 backed up" in result.stdout
     assert result.stdout.rstrip().endswith("1 failed")
     assert result.stderr.startswith("acme: " if broken == "acme" else str(tq.file_of(broken)))
-    lines = tq.json_lines("backup", "--all", str(tmp_path / "copies"), status=1)
-    assert [line["error"] is None for line in sorted(lines, key=lambda line: line["error"] or "")] == [True, False]
-    assert [file.name for file in (tmp_path / "copies").iterdir()] == ["globex.db"]
+    tq.enqueue("globex", "jobs", 3)
+    *lines, summary = tq.json_lines("backup", "--all", str(tmp_path / "copies"), status=1)
+    assert sorted(line["error"] is None for line in lines) == [False, True]
+    assert summary["failed"] == 1
+    assert {file.parent.name for file in (tmp_path / "copies").rglob("*.db")} == {"globex"}
+
+
+def test_another_stores_backups_are_not_mixed_with_these(tq: StoreCommand, tmp_path: Path) -> None:
+    tq.enqueue("acme", "jobs", 1)
+    tq("backup", "--all", str(tmp_path / "copies"))
+    moved = StoreCommand(tmp_path / "moved")
+    moved.enqueue("acme", "jobs", 1)
+    assert "has backups of the store" in moved("backup", "--all", str(tmp_path / "copies"), status=3).stderr
+    moved("backup", "--all", str(tmp_path / "copies"), "--moved")
+    moved("backup", "--all", str(tmp_path / "copies"))
 
 
 def test_a_backup_never_goes_into_the_store(tq: StoreCommand) -> None:
@@ -133,6 +159,7 @@ def test_verify_says_what_sound_files_hold(tq: StoreCommand) -> None:
         "claimed": 0,
         "dead": 0,
         "outbox": 0,
+        "checked": 0,
     }
 
 
@@ -170,3 +197,54 @@ def test_verify_tells_what_is_no_file_or_not_ours(tq: StoreCommand, tmp_path: Pa
 def test_verify_wants_targets_or_all(tq: StoreCommand, targets: list[str]) -> None:
     assert "give tenants and paths, or --all" in tq("verify", *targets, status=2).stderr
     assert "no store is given" in run("verify", "--all", status=2).stderr
+
+
+def test_a_backup_becomes_another_tenant_at_rest(tq: StoreCommand, tmp_path: Path) -> None:
+    tq.enqueue("acme", "jobs", 1)
+    copy = tmp_path / "copy.db"
+    tq("backup", "acme", str(copy))
+    document = tq.json("restore", "acme", str(copy), "--as", "acme-before")
+    assert (document["tenant"], document["replaced"]) == ("acme-before", False)
+    assert tq.claim("acme-before", "jobs") == []
+    assert tq.json("stats", "acme-before")["ready"] == 1
+    assert "exists" in tq("restore", "acme", str(copy), "--as", "acme-before", status=1).stderr
+
+
+def test_a_restore_can_wait_and_ask_for_the_tenant(tq: StoreCommand, tmp_path: Path) -> None:
+    tq.enqueue("acme", "jobs", 1)
+    copy = tmp_path / "copy.db"
+    tq("backup", "acme", str(copy))
+    holder = """
+        tenant = tenantq.open(sys.argv[1]).tenant("acme")
+        tenant.ack(*tenant.claim("jobs"))
+        say("open")
+        say(*[message.payload for message in tenant.claim("jobs", wait=60)])
+    """
+    with Child(holder, tq.path) as child:
+        assert child.heard() == "open"
+        assert "has tenant 'acme' open" in tq("restore", "acme", str(copy), "--yes", status=3).stderr
+        tq("restore", "acme", str(copy), "--yes", "--evict", "--wait", "30")
+        assert child.heard() == "1"
+
+
+def test_salvage_tells_what_it_found_and_what_is_lost(tq: StoreCommand, tmp_path: Path) -> None:
+    tq.enqueue("acme", "jobs", *["x" * 3000] * 50)
+    source, dest = tq.file_of("acme"), tmp_path / "salvaged.db"
+    result = tq("salvage", str(source), str(dest))
+    assert result.stdout == f"acme: 50 messages, 0 dead, 0 in the outbox, 0 undeliverable, in {dest}\n"
+    assert "exists" in tq("salvage", str(source), str(dest), status=3).stderr
+    broken = tmp_path / "broken.db"
+    content = bytearray(source.read_bytes())
+    content[-20 * 4096 : -10 * 4096] = bytes(10 * 4096)
+    broken.write_bytes(content)
+    dest.unlink()
+    result = tq("salvage", str(broken), str(dest), status=1)
+    assert "messages are missing" in result.stdout
+    assert "of queue: page" in result.stdout
+    dest.unlink()
+    document = tq.json("salvage", str(broken), str(dest), "--tenant", "acme", status=1)
+    assert document["is_complete"] is False
+    assert document["messages"] + document["queues"][0]["missing"] == 50
+    other = StoreCommand(tmp_path / "other")
+    other("restore", "acme", str(dest))
+    assert other.json("stats", "acme")["ready"] == document["messages"]

@@ -13,7 +13,7 @@ def test_a_deleted_tenant_is_listed_refused_and_made_again(tq: StoreCommand, tmp
     tq("backup", "--all", str(tmp_path / "copies"))
     report = tq.json("delete", "acme", "--backups", str(tmp_path / "copies"), "--yes")
     assert (report["deleted"], report["messages"], len(report["files"])) == (True, 1, 2)
-    assert list((tmp_path / "copies").glob("acme.db*")) == []
+    assert list((tmp_path / "copies").glob("*/acme/*")) == []
     (gone,) = tq.json_lines("tenants", "--deleted")
     assert (gone["tenant"], gone["went"]) == ("acme", "deleted")
     assert tq("tenants", "--deleted").stdout.startswith("acme: deleted at ")

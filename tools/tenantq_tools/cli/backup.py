@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import click
 
-from tenantq import Store, TenantqError
+from tenantq_tools.cli._backing_up import back_up_all
 from tenantq_tools.cli._failures import PROBLEM
 from tenantq_tools.cli._options import confirm, open_store, with_json, with_store, with_yes
-from tenantq_tools.cli._output import note, print_json, printable
-from tenantq_tools.cli._overview import tenants_and_strays
+from tenantq_tools.cli._output import print_json, printable
 from tenantq_tools.cli._progress import progress
-from tenantq_tools.cli._signals import on_signals
 
 __all__ = ["backup", "restore"]
 
 
 @click.command()
 @click.argument("targets", metavar="TENANT DEST | --all DIR", nargs=-1)
-@click.option("--all", "is_all", is_flag=True, help="Every tenant, into DIR under the names of their files.")
+@click.option("--all", "is_all", is_flag=True, help="Every tenant that changed since the last run into DIR.")
+@click.option(
+    "--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="With --all: tenants at once."
+)
+@click.option("--keep", type=click.IntRange(1), metavar="N", help="With --all: keep the newest N of each tenant.")
+@click.option(
+    "--keep-days",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="D",
+    help="With --all: keep those that were the newest at any time in the last D days.",
+)
+@click.option("--moved", is_flag=True, help="With --all: DIR has the backups of this store at its former place.")
 @with_store()
 @with_json
 @click.pass_context
@@ -29,19 +37,28 @@ def backup(
     *,
     targets: tuple[str, ...],
     is_all: bool,
+    jobs: int,
+    keep: int | None,
+    keep_days: float | None,
+    moved: bool,
     store_path: str,
     as_json: bool,
 ) -> None:
-    """Copy a tenant's file, or all, while everything runs on.
+    """Copy a tenant's file, or those of all that changed, while everything runs on.
 
     A copy is complete and checked: it has every message that was acknowledged before the command. DEST is a
-    file, or a directory for a copy under the file's own name; an older copy is replaced when the new one is
-    complete. With --all a tenant that fails is named, the others go on, and the exit status is 1.
+    file, or a directory for a copy under the file's own name; an older backup of the tenant is replaced when the
+    new one is complete, and nothing else ever is.
+
+    With --all each tenant has a directory in DIR, with a file for each generation, and DIR/manifest.json says what
+    there is. Tenants that did not change are not opened. A run may be stopped and given again: it goes on. Without
+    --keep and --keep-days every generation stays; with both, what either keeps. A deleted tenant's generations go
+    by --keep-days alone. A tenant that fails is named, the others go on, and the exit status is 1.
 
     \b
     Examples:
       tenantq backup acme acme-2026-11-30.db
-      tenantq backup --all /var/backups/tenants
+      tenantq backup --all /var/backups/tenants --keep 7 --keep-days 30
     """
     if len(targets) != (1 if is_all else 2):
         raise click.UsageError("give TENANT DEST, or --all DIR", ctx)
@@ -50,7 +67,9 @@ def backup(
         if target.absolute().resolve().is_relative_to(store.root.resolve()):
             raise click.UsageError("a backup does not go into the store itself", ctx)
         if is_all:
-            if not _back_up_all(store, target, as_json=as_json):
+            if not back_up_all(
+                store, target, jobs=jobs, keep=keep, keep_days=keep_days, moved=moved, as_json=as_json
+            ):
                 ctx.exit(PROBLEM)
             return
         with progress(f"backing up {printable(targets[0])}"):
@@ -64,66 +83,54 @@ def backup(
 @click.command()
 @click.argument("tenant")
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="Wait for processes that have the tenant open.",
+)
+@click.option("--evict", is_flag=True, help="Ask them to let go of it.")
+@click.option("--as", "as_id", metavar="NEW_TENANT", help="Make a new tenant, at rest, of the backup.")
 @with_yes
 @with_store()
 @with_json
-def restore(*, tenant: str, source: Path, yes: bool, store_path: str, as_json: bool) -> None:
+def restore(
+    *,
+    tenant: str,
+    source: Path,
+    wait: float,
+    evict: bool,
+    as_id: str | None,
+    yes: bool,
+    store_path: str,
+    as_json: bool,
+) -> None:
     """Put a backup in the place of a tenant's file.
 
-    The backup is checked first: ours, not newer, sound, and of this tenant. Stop the processes that have the
-    tenant open: it is refused while there is one. What was claimed in the backup is ready again. A store that
-    is not there is made.
+    The backup is checked first: ours, not newer, sound, and of this tenant. It is refused while another process
+    has the tenant open: stop it, --wait for it, or let the processes of tenantq close the tenant for a moment
+    with --evict. What was claimed in the backup is ready again. A store that is not there is made.
+
+    With --as the tenant stays as it is, and the backup becomes another one, to be looked at: its queues are
+    paused, it has no periodic messages of its own, and none of its events goes to Postgres.
 
     \b
-    Example:
+    Examples:
       tenantq restore acme acme-2026-11-30.db
+      tenantq restore acme acme-2026-11-30.db --evict --wait 30
+      tenantq restore acme acme-2026-11-30.db --as acme-before
     """
+    restored = tenant if as_id is None else as_id
     with open_store(store_path, create=True) as store:
-        was_there = tenant in store
+        was_there = as_id is None and tenant in store
         if was_there:
             confirm(f"Replace the file of tenant {printable(tenant)}?", yes=yes)
-        with progress(f"restoring {printable(tenant)}"):
-            store.restore(tenant, source, replace=was_there)
-        path = store.tenant(tenant).path
+        with progress(f"restoring {printable(restored)}"):
+            store.restore(tenant, source, replace=was_there, wait=wait, evict=evict, as_=as_id)
+        path = store.tenant(restored).path
     if as_json:
-        print_json({"tenant": tenant, "path": str(path), "replaced": was_there})
+        print_json({"tenant": restored, "path": str(path), "replaced": was_there})
     else:
-        click.echo(f"{printable(tenant)}: {'replaced' if was_there else 'restored'} from {printable(str(source))}")
-
-
-def _back_up_all(store: Store, directory: Path, *, as_json: bool) -> bool:
-    """Back all tenants up; False if one failed or was not reached."""
-    ids, strays = tenants_and_strays(store)
-    stopping = threading.Event()
-    done = size = failed = 0
-    if directory.exists() and not directory.is_dir():
-        raise click.UsageError(f"{directory} is not a directory")
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with on_signals(stopping.set), progress("backing up", len(ids)) as advance:
-        for tenant_id in ids:
-            if stopping.is_set():
-                break
-            try:
-                written = store.tenant(tenant_id, create=False).backup(directory)
-            except TenantqError as exc:
-                failed += 1
-                note(f"{tenant_id}: {exc.message}")
-                if as_json:
-                    print_json({"tenant": tenant_id, "path": None, "bytes": None, "error": exc.message})
-            else:
-                done += 1
-                bytes_ = written.stat().st_size
-                size += bytes_
-                if as_json:
-                    print_json({"tenant": tenant_id, "path": str(written), "bytes": bytes_, "error": None})
-            advance(1)
-    for stray in strays:
-        problem = f"{stray} is no tenant's file, or cannot be read"
-        note(problem)
-        if as_json:
-            print_json({"tenant": None, "path": None, "bytes": None, "error": problem})
-    if stopping.is_set():
-        note(f"Stopped: {len(ids) - done - failed} tenants were not reached.")
-    if not as_json:
-        click.echo(f"{done} tenants backed up, {size} bytes; {failed + len(strays)} failed")
-    return not failed and not strays and not stopping.is_set()
+        done = "replaced" if was_there else "restored"
+        click.echo(f"{printable(restored)}: {done} from {printable(str(source))}")
