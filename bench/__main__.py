@@ -41,6 +41,7 @@ ORDER = (
     "soniq",
     "memory",
     "create",
+    "restore",
     "tenants",
     "backup",
     "backup_all",

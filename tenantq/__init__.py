@@ -27,6 +27,7 @@ tenant's file), or neither (memory). One Worker handles all three.
 
 from tenantq import statements
 from tenantq._failing import FailingTenant
+from tenantq._salvage import LostRows, SalvagedQueue, SalvageReport, salvage
 from tenantq._sqlite import Durability
 from tenantq._verification import VerifyReport, verify
 from tenantq._version import __version__
@@ -102,6 +103,7 @@ __all__ = [
     "InvalidTenantId",
     "Layer",
     "LeaseLost",
+    "LostRows",
     "MemoryQueue",
     "MemoryStats",
     "Message",
@@ -118,6 +120,8 @@ __all__ = [
     "PeriodicMessages",
     "QueueFull",
     "QueueStats",
+    "SalvageReport",
+    "SalvagedQueue",
     "Snooze",
     "StatementFailed",
     "Store",
@@ -146,6 +150,7 @@ __all__ = [
     "__version__",
     "message",
     "open",
+    "salvage",
     "statements",
     "verify",
 ]

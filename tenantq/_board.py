@@ -1,7 +1,8 @@
 """A small file of the store that all its processes map: a few words for every few tenants.
 
-Who waits for a tenant's file stands there (`_turns.py`), and how busy it has been (`_load.py`). Nothing in it has
-to be true or to last: no process waits for another one's word for long, and a store without it works.
+Who waits for a tenant's file stands there (`_turns.py`), how busy it has been (`_load.py`), and who asks the
+others to let go of it (`_departures.py`). Nothing in it has to be true or to last: no process waits for another
+one's word for long, and a store without it works.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from pathlib import Path
 
 from tenantq._doorbell import SLOTS
 
-__all__ = ["FILE_NAME", "Board", "new_slot"]
+__all__ = ["FILE_NAME", "FIRST_REQUEST_WORD", "Board", "new_slot"]
 
 logger = logging.getLogger("tenantq.board")
 
 FILE_NAME = ".board"
 
-SLOT_WORDS = 9
-"""Of eight bytes: three of `Turn`, six of `Load`."""
+FIRST_REQUEST_WORD = 9
+
+SLOT_WORDS = 11
+"""Of eight bytes: three of `Turn`, six of `Load`, two of `Departures`."""
 
 _SLOT_BYTES = SLOT_WORDS * 8
 
@@ -46,6 +49,10 @@ class Board:
                     self._is_refused = True
                     logger.warning("processes cannot tell each other of their turns", exc_info=True)
             return None if self._map is None else self._map[number * _SLOT_BYTES : (number + 1) * _SLOT_BYTES]
+
+    def after_fork(self) -> None:
+        """Renew, in a child, what a thread of the parent may have held."""
+        self._lock = threading.Lock()
 
     def close(self) -> None:
         """Give the map up; it goes with the last slot that somebody has."""

@@ -14,7 +14,7 @@ from tenantq._creation import temporary_file
 from tenantq._sqlite import Database
 from tenantq.errors import CorruptFile, DiskFull, TenantFileError
 
-__all__ = ["check_sound", "copy_beside", "sync_file"]
+__all__ = ["check_sound", "copy_beside", "open_copy", "sync_file"]
 
 CHECK_CACHE_KIB = 2048
 """A copy's pages are in memory, where the system keeps what was just written: a larger cache gains nothing."""
@@ -42,8 +42,7 @@ def check_sound(path: Path, tenant_id: str | None, *, sync: bool = False) -> Non
 
     sync: it goes to the disk meanwhile, and on return it survives power loss.
     """
-    opened = Database(path, read_only=True, immutable=True, tenant=tenant_id, cache_kib=CHECK_CACHE_KIB)
-    with contextlib.closing(opened) as database, contextlib.ExitStack() as stack:
+    with contextlib.closing(open_copy(path, tenant_id)) as database, contextlib.ExitStack() as stack:
         if sync:
             # Who opens the copy counts its descriptors: this one comes behind, and goes before it has its name.
             pool = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="tenantq-sync"))
@@ -52,6 +51,15 @@ def check_sound(path: Path, tenant_id: str | None, *, sync: bool = False) -> Non
         problems = [row[0] for row in database.execute("PRAGMA integrity_check(5)") if row[0] != "ok"]
     if problems:
         raise CorruptFile(f"the copy is damaged: {problems[0]}", tenant=tenant_id, path=str(path))
+
+
+def open_copy(path: Path, tenant_id: str | None) -> Database:
+    """Open a closed copy that has no name yet, to read all of it."""
+    database = Database(
+        path, read_only=True, immutable=True, is_ours_alone=True, tenant=tenant_id, cache_kib=CHECK_CACHE_KIB
+    )
+    database.execute(f"PRAGMA mmap_size = {2**40}")  # half of the time; nobody cuts our own copy short
+    return database
 
 
 def sync_file(path: Path) -> None:

@@ -66,8 +66,10 @@ def shard_of(slot: int) -> str:
 class Doorbell:
     """The bell of one store in this process: to ring it costs a write, to listen one thread for all."""
 
-    def __init__(self, root: Path, name: str = FILE_NAME) -> None:
+    def __init__(self, root: Path, name: str = FILE_NAME, overhear: Subscriber | None = None) -> None:
+        """overhear: called with the slots that others rang too, if anybody here listens at all."""
         self._path = root / name
+        self._overhear = overhear
         self._lock = threading.Lock()
         self._descriptor = -1
         self._subscribers: tuple[Subscriber, ...] = ()
@@ -126,7 +128,8 @@ class Doorbell:
         self._listener = None
 
     def _tell(self, slots: frozenset[int]) -> None:
-        for subscriber in self._subscribers:
+        overhear = () if self._overhear is None else (self._overhear,)
+        for subscriber in (*overhear, *self._subscribers):
             try:
                 subscriber(slots)
             except Exception:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tenantq._bounds import Admitted
+from tenantq._checksums import checksum
 from tenantq._file_outbox import FileOutbox
 from tenantq._file_transaction import STEP
 from tenantq._file_upkeep import FileUpkeep
@@ -31,19 +32,27 @@ Fence = tuple[int, int | None]
 """A message's id and the token of one delivery: what every verb on a lease must match."""
 
 
-def _insert_of(count: int) -> str:
+def _insert_of(count: int, statement: str) -> str:
     """Return the INSERT of so many messages: one statement for many takes half as long as one for each.
 
-    Its parameters are those of the first row. The ids count on from there, and each row has its own payload.
+    Its parameters are those of the first row. The ids count on from there, and each row has its own payload; the
+    checksums, if there are any, come behind all payloads.
     """
-    head, row = _QUEUE["insert_message"].split(" VALUES ")
+    head, row = _QUEUE[statement].split(" VALUES ")
     names = row.strip("();").split(", ")
-    shared = ", ".join(f"?{number}" for number in range(2, len(names)))
-    rows = (f"(?1 + {number}, {shared}, ?{len(names) + number})" for number in range(count))
+    first, end = names.index(":payload") + 1, len(names) + 1
+    shared = ", ".join(f"?{number}" for number in range(2, first))
+    rows = []
+    for number in range(count):
+        own = ", ".join(f"?{first + number + place * count}" for place in range(end - first))
+        rows.append(f"(?1 + {number}, {shared}, {own})")
     return f"{head} VALUES {', '.join(rows)};"
 
 
-_INSERTS = {1 << power: _insert_of(1 << power) for power in range(MOST_ROWS.bit_length())}
+_INSERTS, _CHECKED_INSERTS = (
+    {1 << power: _insert_of(1 << power, statement) for power in range(MOST_ROWS.bit_length())}
+    for statement in ("insert_message", "insert_checked_message")
+)
 
 
 class TenantFile(FileUpkeep, FileOutbox):
@@ -81,7 +90,11 @@ class TenantFile(FileUpkeep, FileOutbox):
         while done < count:
             some = min(1 << (count - done).bit_length() - 1, MOST_ROWS)
             shared = (first + done, queue, priority, visible_at, due_at, max_attempts, now, key, headers)
-            self._run(_INSERTS[some], (*shared, *bodies[done : done + some]))
+            if self.checksums:
+                sums = [checksum(headers, body) for body in bodies[done : done + some]]
+                self._run(_CHECKED_INSERTS[some], (*shared, *bodies[done : done + some], *sums))
+            else:
+                self._run(_INSERTS[some], (*shared, *bodies[done : done + some]))
             done += some
         self._last_id = first + count - 1
         depths = self._depth(queue)

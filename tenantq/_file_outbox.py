@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tenantq._checksums import checksum
 from tenantq._file_transaction import STEP, FileTransaction
 from tenantq._sqlite import Row
 from tenantq.sqlfile import load_statements
@@ -27,7 +28,8 @@ class FileOutbox(FileTransaction):
         headers: str | None,
     ) -> int:
         """Insert an event; return its place in the outbox."""
-        row = (event_id, topic, priority, max_attempts, visible_at, now, headers, body)
+        kept = checksum(headers, body) if self.checksums else None
+        row = (event_id, topic, priority, max_attempts, visible_at, now, headers, body, kept)
         self._last_seq = int(self._execute(_OUTBOX["insert_event"], row)[0][0])
         self._emitted += 1
         self.news = True

@@ -37,8 +37,11 @@ class FileTransaction:
         max_depth: int | None = None,
         tell_of_room: Callable[[], None] = lambda: None,
         entry: Entry | None = None,
+        checksums: bool = False,
     ) -> None:
         self.database = database
+        self.checksums = checksums
+        """Whether messages and events get a checksum."""
         self.tenant_id = meta["tenant_id"]
         self.file_id = meta["file_id"]
         self.boot_id = boot_id

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tenantq import _schema
 from tenantq._file_transaction import STEP, FileTransaction
 from tenantq._limits import Unchanged
@@ -79,13 +81,15 @@ class FileUpkeep(FileTransaction):
         """Return the (queue,) of each that is paused."""
         return self._execute(_QUEUE["list_paused"])
 
-    def give_back_claims(self) -> int:
-        """Give every claimed message back, its attempt not counted; return how many."""
-        self._execute(_QUEUE["give_back_claims"])
-        count = self.database.changed
-        self._execute(_QUEUE["forget_leases"])
+    def find_held(self) -> list[int]:
+        """Return the ids of all messages that some delivery may still act on; reads every row."""
+        return [row[0] for row in self._execute(_QUEUE["find_held"])]
+
+    def give_back(self, held: Sequence[int]) -> None:
+        """Give back what is claimed, its attempt not counted, and end the leases: `held` is all that `find_held`
+        finds."""
+        self._execute(_QUEUE["give_back_held"], (str(list(held)),))
         self._execute(_QUEUE["count_given_back"])
-        return count
 
     # Dead letters
 

@@ -8,14 +8,16 @@ ours can be counted.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 
-from tenantq.errors import ForeignHandle
+from tenantq.errors import ForeignHandle, TenantBusy
 
-__all__ = ["Identity", "check_alone", "closed", "is_open", "opening"]
+__all__ = ["Identity", "check_alone", "closed", "is_open", "opening", "reading"]
 
 Identity = tuple[int, int] | None
 """The device and the inode of a file."""
@@ -39,12 +41,16 @@ _next_look = [0.0]
 _allowance = [LOOK_BURST, 0.0]
 """Seconds of looks that are left, as of when."""
 _open: Counter[tuple[Identity, bool]] = Counter()
+_read: set[Identity] = set()
+"""The files that this process reads by other means at this moment, none of which is open."""
 _most: dict[tuple[Identity, bool], int] = {}
 
 
 def opening(identity: Identity, *, read_only: bool) -> None:
-    """Say that this process opens a file through us."""
+    """Say that this process opens a file through us. Raises TenantBusy while it reads it otherwise."""
     with _lock:
+        if identity in _read and identity is not None:
+            raise TenantBusy("the file is being copied by this process")
         _open[identity, read_only] += 1
         _most[identity, read_only] = max(_most.get((identity, read_only), 0), _open[identity, read_only])
 
@@ -62,6 +68,22 @@ def closed(identity: Identity, *, read_only: bool) -> None:
 def is_open(identity: Identity) -> bool:
     """Tell whether this process has a file open through us."""
     return (identity, True) in _most or (identity, False) in _most
+
+
+@contextlib.contextmanager
+def reading(identity: Identity) -> Iterator[bool]:
+    """Keep this process from opening a file through SQLite while it reads it otherwise; False if it has it
+    open."""
+    with _lock:
+        is_free = not is_open(identity) and identity not in _read
+        if is_free:
+            _read.add(identity)
+    try:
+        yield is_free
+    finally:
+        if is_free:
+            with _lock:
+                _read.discard(identity)
 
 
 def check_alone(identity: Identity, path: str, tenant: str | None) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tenantq._departures import Request
 from tenantq._file import TenantFile
 from tenantq._line import Line, Waiting
 from tenantq._patience import at_most, is_impatient
@@ -41,7 +42,13 @@ class HandleGone(Exception):
 class Handle:
     """One open tenant file, and whose turn it is."""
 
-    def __init__(self, file: TenantFile, path: Path, ring: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        file: TenantFile,
+        path: Path,
+        ring: Callable[[], None],
+        request: Request | None = None,
+    ) -> None:
         self.file = file
         self.path = path
         self.is_closed = False
@@ -49,6 +56,7 @@ class Handle:
         """Set by every use and cleared by the store's eviction: what was not used lately goes first."""
         self.operations = 0
         self._ring = ring
+        self._request = request or Request.none()
         self._next_guard = time.monotonic() + GUARD_INTERVAL  # its database has just looked
         self._timeout = file.database.busy_timeout
         self._line = Line()
@@ -253,12 +261,16 @@ class Handle:
                 tenant=self.file.tenant_id,
                 path=str(self.path),
             )
+        if self.file.database.in_transaction:  # an interrupt in a rollback left it open
+            self.file.rollback()
+        if self._request.word[0] and self._request.stands():
+            self.is_closed = True
+            self._leave()
+            raise HandleGone
         now = time.monotonic()
         if now >= self._next_guard:
             self.file.database.check_alone()  # raises at every call until it is alone again
             self._next_guard = now + GUARD_INTERVAL
-        if self.file.database.in_transaction:  # an interrupt in a rollback left it open
-            self.file.rollback()
 
     def _look(self, operation: Operation[T]) -> T:
         try:

@@ -42,6 +42,13 @@ def write_schema(database: Database | Image, tenant_id: str) -> None:
     write_meta(database, "file_id", str(uuid.uuid4()))
 
 
+def write_empty(path: Path, tenant_id: str) -> None:
+    """Make an empty file at the path that of a tenant without messages."""
+    image = Image()
+    write_schema(image, tenant_id)
+    path.write_bytes(image.to_bytes())
+
+
 def take_step(database: Database | Image, version: int) -> None:
     """Give a file the schema of a version, if it has that of the one before. Inside of a transaction."""
     database.execute(_MIGRATIONS[f"to_{version}"])

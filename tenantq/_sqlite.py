@@ -119,7 +119,8 @@ class Image:
 class Database:
     """A connection that waits its turn and raises our errors.
 
-    Not for two threads at once: its owner holds a lock.
+    Not for two threads at once: its owner holds a lock. is_ours_alone: its owner keeps everybody else out of the
+    file, by a descriptor for it, so that none is looked for.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class Database:
         create: bool = False,
         read_only: bool = False,
         immutable: bool = False,
+        is_ours_alone: bool = False,
         busy_timeout: float = 5.0,
         cache_kib: int = 8192,
         wal_pages: int = WAL_PAGES,
@@ -158,7 +160,8 @@ class Database:
         self._has_waited = self._is_writing = False
         self.identity = identity_of(path)
         """Which file this is. Taken first: one that replaces it from here on is told from it."""
-        self._check_ours()
+        if not is_ours_alone:
+            self._check_ours()
         flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
         if create:
             flags |= apsw.SQLITE_OPEN_CREATE

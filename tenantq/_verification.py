@@ -9,11 +9,28 @@ from pathlib import Path
 import msgspec
 
 from tenantq import _schema
+from tenantq._checksums import checksum
 from tenantq._file import TenantFile
 from tenantq._undeliverable import recount
 from tenantq.errors import CorruptFile, TenantqError, UnknownTenant
+from tenantq.sqlfile import load_statements
 
 __all__ = ["VerifyReport", "verify"]
+
+_SQL = load_statements("tenantq", "verify.sql")
+
+CHECKSUMS_SINCE = 2
+"""The version of the schema that has a place for them."""
+
+CHECKED_TABLES = (
+    ("message", "queue"),
+    ("dead letter", "tenantq_dead"),
+    ("event", "tenantq_outbox"),
+    ("undeliverable event", "tenantq_undeliverable"),
+)
+
+PAGE_ROWS = 500
+"""Rows that are looked at in one go: they may be long."""
 
 
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +47,8 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     claimed: int = 0
     dead: int = 0
     outbox: int = 0
+    checked: int = 0
+    """Messages and events whose checksum was compared: those that a store with `checksums` wrote."""
 
     @property
     def is_older(self) -> bool:
@@ -44,7 +63,8 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def verify(path: str | os.PathLike[str], *, quick: bool = False) -> VerifyReport:
     """Check a tenant's file, open or closed: SQLite's own check (every row against every index unless
-    `quick`), our schema, and the depths against the rows. A file of an older schema is not migrated.
+    `quick`), our schema, the depths against the rows, and unless `quick` each checksum against its message. A file
+    of an older schema is not migrated.
 
     Damage is in the report's `problems`. Raises UnknownTenant if there is no such file, NotATenantFile
     and NewerFile if it is not ours to check.
@@ -72,6 +92,8 @@ def verify(path: str | os.PathLike[str], *, quick: bool = False) -> VerifyReport
             for index, state in enumerate(("ready", "scheduled", "claimed", "dead"), 1):
                 counts[state] = sum(row[index] for row in depths)
             counts["outbox"] = opened.outbox_position()[3]
+            if not quick and version >= CHECKSUMS_SINCE:
+                counts["checked"] = _compare_checksums(opened, problems)
         except TenantqError as exc:
             problems.append(exc.message)
         return VerifyReport(
@@ -81,6 +103,22 @@ def verify(path: str | os.PathLike[str], *, quick: bool = False) -> VerifyReport
             schema_version=version,
             **counts,
         )
+
+
+def _compare_checksums(file: TenantFile, problems: list[str]) -> int:
+    """Compare every message and event that has a checksum with it; return how many."""
+    count = 0
+    for what, table in CHECKED_TABLES:
+        after = -(2**63)
+        while rows := file.database.execute(_SQL[f"checked_{table}"], (after, PAGE_ROWS)):
+            after = rows[-1][0]
+            for row_id, kept, headers, body in rows:
+                if kept is None:
+                    continue
+                count += 1
+                if checksum(headers, body) != kept:
+                    problems.append(f"{what} {row_id} is not what its checksum says")
+    return count
 
 
 def _miscounts(file: TenantFile) -> list[str]:

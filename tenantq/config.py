@@ -43,6 +43,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that the memory layer holds before it refuses more."""
     max_outbox: int | None = None
     """Events of one tenant that may wait for Postgres before `emit` refuses more; None: any number."""
+    checksums: bool = False
+    """Whether messages and events are written with a checksum."""
     backoff: Backoff = Backoff()
     migrate: bool = True
     """Whether a file of an older schema is migrated when it is opened, or refused."""

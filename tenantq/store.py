@@ -22,6 +22,7 @@ from tenantq._board import Board, new_slot
 from tenantq._budget import Budget, is_out_of_descriptors
 from tenantq._checkpointer import Checkpointer, checkpoint
 from tenantq._creation import clear_leftovers, create_file
+from tenantq._departures import Departures
 from tenantq._doorbell import Doorbell, slot_of, slot_of_key
 from tenantq._failing import FailingTenant, FailingTenants
 from tenantq._file import TenantFile
@@ -29,14 +30,16 @@ from tenantq._filesystem import refuse_network_filesystem
 from tenantq._handle import Handle
 from tenantq._listeners import Listeners
 from tenantq._load import Load, name_of
+from tenantq._patience import at_most
 from tenantq._producers import Rooms
 from tenantq._quiet import quiet
-from tenantq._restoring import restore_file
+from tenantq._restoring import EVICTION_SECONDS, copy_as, restore_file
 from tenantq._schedule import Entry, Schedule, Work
 from tenantq._sqlite import Database, Durability, check_sqlite_version, identity_of
 from tenantq._store_periods import FILE_NAME as PERIODS_FILE
 from tenantq._store_periods import StorePeriods
 from tenantq._turns import Turn
+from tenantq.arguments import check_seconds
 from tenantq.backoff import Backoff
 from tenantq.clock import Clock, SystemClock
 from tenantq.config import MAX_CACHE_BYTES, MAX_WAL_BYTES, StoreConfig
@@ -79,6 +82,7 @@ def open(  # noqa: A001 - tenantq.open reads as it should
     max_depth: int | None = None,
     memory_depth: int = 10_000,
     max_outbox: int | None = None,
+    checksums: bool = False,
     backoff: Backoff | None = None,
     migrate: bool = True,
     clock: Clock | None = None,
@@ -99,6 +103,9 @@ def open(  # noqa: A001 - tenantq.open reads as it should
     memory_depth: messages that the memory layer holds; one more raises QueueFull.
     max_outbox: events of one tenant that may wait for Postgres; one more raises QueueFull. None: any number, so
     that a long outage of Postgres stops nobody and fills the disk.
+    checksums: write a checksum with each message and event, by which `tenantq.verify` finds a byte of a payload
+    that has changed on the disk. Each process that writes says for itself; what is written without is not
+    checked.
     backoff: the wait after a failed attempt.
     migrate: bring a file of an older schema to this version's when it is opened. False: raise OlderFile, and leave
     it to processes of the older version.
@@ -114,6 +121,7 @@ def open(  # noqa: A001 - tenantq.open reads as it should
         max_depth=max_depth,
         memory_depth=memory_depth,
         max_outbox=max_outbox,
+        checksums=checksums,
         backoff=backoff or Backoff(),
         migrate=migrate,
     )
@@ -144,9 +152,10 @@ class Store:
         self._unequal: set[Handle] = set()
         self._budget = Budget(config, clock)
         self._watches: tuple[Watch, ...] = ()
-        self._doorbell = Doorbell(root)
-        self._room_bell = Doorbell(root, ROOM_BELL)
         self._board = Board(root)
+        self._departures = Departures(self._board)
+        self._doorbell = Doorbell(root, overhear=self._let_go)
+        self._room_bell = Doorbell(root, ROOM_BELL)
         self._schedule = Schedule(root)
         self._checkpointer = Checkpointer(self._checkpoint)
         self._start_listening()
@@ -203,24 +212,56 @@ class Store:
         self.failing_tenants.clear(tenant_id)
         return True
 
-    def restore(self, tenant_id: str, source: str | os.PathLike[str], *, replace: bool = True) -> None:
+    def restore(
+        self,
+        tenant_id: str,
+        source: str | os.PathLike[str],
+        *,
+        replace: bool = True,
+        wait: float = 0.0,
+        evict: bool = False,
+        as_: str | None = None,
+    ) -> None:
         """Put a backup in the place of a tenant's file; durable on return.
 
         The source is checked first: ours, not newer, sound, and of this tenant. What it held claimed is
-        ready again, and one of an older schema is migrated on the way. Raises TenantInUse while another process
-        has the tenant open, TenantExists with replace=False, NotATenantFile, NewerFile, OlderFile (of a store with
-        migrate=False), CorruptFile, WrongTenant; the tenant is as it was then.
+        ready again, one of an older schema is migrated on the way, and new ids go on above all that the
+        replaced file gave out; where nobody can tell what it gave out, far above those of the backup.
+
+        wait: seconds that other processes which have the tenant open are waited for.
+        evict: they are asked to let go of it, and waited for 2 s at least. A process that listens for messages
+        does so at once, another one at its next call on the tenant; one that does neither keeps it.
+        as_: the id of a new tenant that is to be a copy, for a look. Nothing in it happens by itself: its queues
+        are paused, its own periodic messages do not fire, and its events are not forwarded but `undeliverable`.
+
+        Raises TenantInUse while another process has the tenant open, TenantExists with replace=False or for
+        `as_`, NotATenantFile, NewerFile, OlderFile (of a store with migrate=False), CorruptFile, WrongTenant,
+        DiskFull; the tenant is as it was then.
         """
         self._check_open()
         naming.check_tenant_id(tenant_id)
-        restore_file(
-            _schema.path_of(self.root, tenant_id),
-            Path(source),
-            tenant_id,
-            replace=replace,
-            exclusive=lambda: self.exclusive(tenant_id),
-            migrate_at=self.clock.now_ns() if self.config.migrate else None,
-        )
+        check_seconds(wait, "wait")
+        now = self.clock.now_ns()
+        migrate_at = now if self.config.migrate else None
+        if as_ is not None:
+            path = _schema.path_of(self.root, naming.check_tenant_id(as_))
+            exclusive = partial(self.exclusive, as_)
+            copy_as(path, Path(source), tenant_id, as_, exclusive=exclusive, migrate_at=migrate_at, now=now)
+            self.announce(as_)
+            return
+        try:
+            restore_file(
+                _schema.path_of(self.root, tenant_id),
+                Path(source),
+                tenant_id,
+                replace=replace,
+                exclusive=partial(self.exclusive, tenant_id),
+                migrate_at=migrate_at,
+                wait=max(wait, EVICTION_SECONDS) if evict else wait,
+                ask=partial(self._ask_for, tenant_id) if evict else None,
+            )
+        finally:
+            self._departures.withdraw(naming.key_of(tenant_id))
         self.announce(tenant_id)
 
     def prepare(self, tenant_id: str) -> Path:
@@ -414,6 +455,8 @@ class Store:
 
     def handle(self, tenant_id: str, path: Path, *, create: bool) -> Handle | None:
         """Return the open file of a tenant; None if it has none and is not to be made."""
+        if not self._departures.wait_for_end(naming.key_of(tenant_id), at_most(self.config.busy_timeout)):
+            raise TenantBusy(f"tenant {tenant_id!r} is being restored", tenant=tenant_id)
         with self._gate(tenant_id):
             with self._lock:
                 self._check_open()
@@ -548,6 +591,22 @@ class Store:
             entry.ring()
         self._doorbell.ring(slot)
 
+    def _ask_for(self, tenant_id: str) -> None:
+        """Ask the other processes to let go of a tenant."""
+        self._departures.ask(naming.key_of(tenant_id))
+        self._doorbell.ring(slot_of(tenant_id))
+
+    def _let_go(self, slots: frozenset[int]) -> None:
+        """Close the tenants that another process asks for, in the doorbell's thread."""
+        asked = [key for key in map(self._departures.asked_in, slots) if key is not None]
+        if not asked:
+            return
+        with self._lock:
+            handles = list(self._handles.items())
+        for tenant_id, handle in handles:
+            if naming.key_of(tenant_id) in asked:
+                self._evict(tenant_id, handle)  # one that is in use lets go itself, at the next call
+
     def _open_file(self, tenant_id: str, path: Path) -> Handle:
         key = naming.key_of(tenant_id)
         slot = slot_of_key(key)
@@ -573,6 +632,7 @@ class Store:
                 max_depth=self.config.max_depth,
                 tell_of_room=self.rooms.bell_of(tenant_id),
                 entry=entry,
+                checksums=self.config.checksums,
             )
             if "boot_id" in meta:  # else no claim was ever made
                 file.end_leases_of_another_boot()
@@ -583,7 +643,7 @@ class Store:
             database.close()
             raise
         database.on_long_wal = partial(self._checkpointer.request, tenant_id)
-        return Handle(file, path, partial(self._ring, slot, entry))
+        return Handle(file, path, partial(self._ring, slot, entry), self._departures.request(key))
 
     def _bring_to_schema(self, database: Database) -> None:
         if not self.config.migrate:
@@ -729,6 +789,7 @@ class Store:
         self._watches = ()
         self._doorbell.after_fork()
         self._room_bell.after_fork()
+        self._board.after_fork()
         self._schedule.after_fork()
         self._checkpointer.after_fork()
         self._start_listening()

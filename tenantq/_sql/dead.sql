@@ -2,11 +2,12 @@
 
 -- name: bury_message
 INSERT INTO tenantq_dead (
-    id, queue, priority, visible_at, attempts, max_attempts, enqueued_at, died_at, key, headers, error, payload
+    id, queue, priority, visible_at, attempts, max_attempts, enqueued_at, died_at, key, headers, error, payload,
+    checksum
 )
 SELECT
     id, queue, priority, visible_at, attempts, max_attempts, enqueued_at, :died_at, key, headers,
-    coalesce(:error, error), payload
+    coalesce(:error, error), payload, checksum
 FROM queue
 WHERE id = :id;
 
@@ -39,8 +40,8 @@ ORDER BY id
 LIMIT :limit;
 
 -- name: revive_message
-INSERT INTO queue (id, queue, priority, visible_at, max_attempts, enqueued_at, key, headers, error, payload)
-SELECT id, queue, priority, :now, max_attempts, enqueued_at, key, headers, error, payload
+INSERT INTO queue (id, queue, priority, visible_at, max_attempts, enqueued_at, key, headers, error, payload, checksum)
+SELECT id, queue, priority, :now, max_attempts, enqueued_at, key, headers, error, payload, checksum
 FROM tenantq_dead
 WHERE id = :id;
 

@@ -33,6 +33,11 @@ CREATE TABLE tenantq_limit (
     full_at     INTEGER NOT NULL DEFAULT 0,
     weight      REAL
 ) WITHOUT ROWID;
+-- The CRC-32 of headers and payload, where the store that wrote them was opened with checksums.
+ALTER TABLE queue ADD COLUMN checksum INTEGER;
+ALTER TABLE tenantq_dead ADD COLUMN checksum INTEGER;
+ALTER TABLE tenantq_outbox ADD COLUMN checksum INTEGER;
+ALTER TABLE tenantq_undeliverable ADD COLUMN checksum INTEGER;
 
 -- name: find_miscounts
 -- To 2, read before the lock is taken: what rows written by hand (the documents' INSERT and DELETE) kept out of the

@@ -2,9 +2,9 @@
 
 -- name: insert_event
 INSERT INTO tenantq_outbox (
-    event_id, topic, priority, max_attempts, visible_at, emitted_at, headers, payload
+    event_id, topic, priority, max_attempts, visible_at, emitted_at, headers, payload, checksum
 ) VALUES (
-    :event_id, :topic, :priority, :max_attempts, :visible_at, :emitted_at, :headers, :payload
+    :event_id, :topic, :priority, :max_attempts, :visible_at, :emitted_at, :headers, :payload, :checksum
 )
 RETURNING seq;
 

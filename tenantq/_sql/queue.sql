@@ -18,6 +18,12 @@ INSERT INTO queue (
 ) VALUES
     (:id, :queue, :priority, :visible_at, :due_at, :max_attempts, :enqueued_at, :key, :headers, :payload);
 
+-- name: insert_checked_message
+INSERT INTO queue (
+    id, queue, priority, visible_at, due_at, max_attempts, enqueued_at, key, headers, payload, checksum
+) VALUES
+    (:id, :queue, :priority, :visible_at, :due_at, :max_attempts, :enqueued_at, :key, :headers, :payload, :checksum);
+
 -- name: find_key
 SELECT id FROM queue INDEXED BY queue_key WHERE queue = :queue AND key = :key;
 
@@ -199,17 +205,18 @@ SELECT queue FROM tenantq_paused;
 -- After a boot, and in a file that came from elsewhere, nobody works on what is claimed.
 UPDATE queue SET leased_until = 0 WHERE leased_until IS NOT NULL;
 
--- name: give_back_claims
+-- name: find_held
+-- Whatever some delivery may still act on: a lease that ended is held until somebody else claims its message.
+SELECT id FROM queue WHERE claimed_by IS NOT NULL OR lease_token IS NOT NULL;
+
+-- name: give_back_held
 UPDATE queue
-SET claimed_by   = NULL,
+SET attempts     = attempts - (claimed_by IS NOT NULL),
+    claimed_by   = NULL,
     claimed_at   = NULL,
     leased_until = NULL,
-    lease_token  = NULL,
-    attempts     = attempts - 1
-WHERE claimed_by IS NOT NULL;
-
--- name: forget_leases
-UPDATE queue SET lease_token = NULL WHERE lease_token IS NOT NULL;
+    lease_token  = NULL
+WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: count_given_back
 UPDATE tenantq_depth SET ready = ready + claimed, claimed = 0 WHERE claimed > 0;

@@ -3,16 +3,18 @@
 -- name: keep_undeliverable
 -- Only the event that was refused: the file may have been replaced since it was read.
 INSERT INTO tenantq_undeliverable (
-    seq, event_id, topic, priority, max_attempts, visible_at, emitted_at, refused_at, error, headers, payload
+    seq, event_id, topic, priority, max_attempts, visible_at, emitted_at, refused_at, error, headers, payload,
+    checksum
 )
 SELECT
-    seq, event_id, topic, priority, max_attempts, visible_at, emitted_at, :refused_at, :error, headers, payload
+    seq, event_id, topic, priority, max_attempts, visible_at, emitted_at, :refused_at, :error, headers, payload,
+    checksum
 FROM tenantq_outbox
 WHERE seq = :seq AND event_id = :event_id AND refused_at IS NULL;
 
 -- name: empty_event
 -- Its place and its id stay: a forwarder knows the file by them.
-UPDATE tenantq_outbox SET refused_at = :refused_at, headers = NULL, payload = '' WHERE seq = :seq;
+UPDATE tenantq_outbox SET refused_at = :refused_at, headers = NULL, payload = '', checksum = NULL WHERE seq = :seq;
 
 -- name: count_undeliverable
 UPDATE tenantq_forwarded SET undeliverable = undeliverable + :count WHERE id = 1;

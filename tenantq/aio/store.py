@@ -53,6 +53,7 @@ def open(  # noqa: A001 - tenantq.aio.open reads as it should
     max_depth: int | None = None,
     memory_depth: int = 10_000,
     max_outbox: int | None = None,
+    checksums: bool = False,
     backoff: Backoff | None = None,
     migrate: bool = True,
     clock: Clock | None = None,
@@ -77,6 +78,7 @@ def open(  # noqa: A001 - tenantq.aio.open reads as it should
         max_depth=max_depth,
         memory_depth=memory_depth,
         max_outbox=max_outbox,
+        checksums=checksums,
         backoff=backoff,
         migrate=migrate,
         clock=clock,
@@ -135,9 +137,21 @@ class Store:
         """
         return await self._call_on(tenant_id, lambda _tenant: self.core.delete(tenant_id))
 
-    async def restore(self, tenant_id: str, source: str | os.PathLike[str], *, replace: bool = True) -> None:
+    async def restore(
+        self,
+        tenant_id: str,
+        source: str | os.PathLike[str],
+        *,
+        replace: bool = True,
+        wait: float = 0.0,
+        evict: bool = False,
+        as_: str | None = None,
+    ) -> None:
         """Put a backup in the place of a tenant's file; durable on return. See `tenantq.Store.restore`."""
-        await self._call_on(tenant_id, lambda _tenant: self.core.restore(tenant_id, source, replace=replace))
+        await self._call_on(
+            tenant_id if as_ is None else as_,
+            lambda _tenant: self.core.restore(tenant_id, source, replace=replace, wait=wait, evict=evict, as_=as_),
+        )
 
     async def prepare(self, tenant_id: str) -> Path:
         """Make sure that a tenant's file is there and closed in this process; return its path.

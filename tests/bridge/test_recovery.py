@@ -215,6 +215,49 @@ def test_restore_while_the_store_is_open(
     assert bodies() == [0, 1, 2, 3, 4, 5, 100, 101, 102]
 
 
+@pytest.mark.parametrize("way", ["restore", "cp"])
+@pytest.mark.parametrize("more", [3, 60], ids=["fewer events than before", "more events than before"])
+def test_a_backup_from_before_the_events_that_were_pruned_since(
+    root: Path, postgres_queue: PostgresQueue, bodies: Bodies, way: str, more: int
+) -> None:
+    emit(root, range(5), days_ago=3)
+    forward(root, postgres_queue)
+    emit(root, range(5, 10), days_ago=3)  # pending in the backup
+    backup = copy_to(root, root.with_name("backup.db"))
+    emit(root, range(10, 30), days_ago=2)
+    forward(root, postgres_queue)
+    with tenantq.open(root) as store:
+        kept = store.tenant("acme").outbox.read(0, limit=99, max_bytes=10_000)
+        assert [event.seq for event in kept] == [30]  # a forwarder prunes
+        if way == "restore":
+            store.restore("acme", backup)
+    if way == "cp":
+        copy_back(root, backup)
+    emit(root, range(100, 100 + more))
+    assert forward(root, postgres_queue) == more
+    assert forward(root, postgres_queue) == 0
+    assert bodies() == [*range(30), *range(100, 100 + more)]
+
+
+def test_events_of_a_copy_under_another_id_are_not_forwarded_until_somebody_sends_them(
+    root: Path, tmp_path: Path, postgres_queue: PostgresQueue, bodies: Bodies
+) -> None:
+    emit(root, range(3))
+    forward(root, postgres_queue)
+    emit(root, range(3, 5))
+    with tenantq.open(root) as store:
+        store.restore("acme", store.tenant("acme").backup(tmp_path / "backup.db"), as_="look")
+    assert forward(root, postgres_queue) == 2
+    assert bodies() == list(range(5))
+    with tenantq.open(root) as store:
+        look = store.tenant("look")
+        assert look.stats().undeliverable == 2
+        look.emit("t", 100)
+        assert look.outbox.redeliver() == 2
+    assert forward(root, postgres_queue) == 3
+    assert bodies() == [*range(5), 100, 3, 4]
+
+
 def test_a_file_replaced_between_the_commit_and_the_mark_is_not_marked(
     root: Path, tmp_path: Path, postgres_queue: PostgresQueue, bodies: Bodies
 ) -> None:

@@ -294,6 +294,30 @@ def test_a_bad_source_leaves_the_tenant_as_it_was(
     acme.enqueue("mail", "still")
 
 
+def test_a_copy_that_sqlite_made_is_in_wal_mode_again(
+    store: tenantq.Store, acme: tenantq.Tenant, saved: Path, tmp_path: Path
+) -> None:
+    with closing(sqlite3.connect(saved)) as connection:
+        connection.execute("VACUUM INTO ?", (str(tmp_path / "vacuumed.db"),))
+    store.restore("acme", tmp_path / "vacuumed.db")
+    with acme.transaction() as tx:
+        assert tx.execute("PRAGMA journal_mode") == [("wal",)]
+
+
+def test_a_tenant_is_restored_from_a_file_that_is_open_elsewhere(
+    store: tenantq.Store, acme: tenantq.Tenant, tmp_path: Path
+) -> None:
+    with tenantq.open(tmp_path / "other") as other:
+        other.tenant("acme").enqueue("mail", "there")
+        store.restore("acme", other.tenant("acme").path)
+        other.tenant("acme").enqueue("mail", "still there")
+        assert other.tenant("acme").stats().ready == 2
+    with Child(HOLDER, tmp_path / "other") as holder:
+        holder.heard()
+        store.restore("acme", _schema.path_of(tmp_path / "other", "acme"))
+    assert acme.stats().ready == 3
+
+
 def test_a_tenant_is_not_restored_from_its_own_file(store: tenantq.Store, acme: tenantq.Tenant) -> None:
     acme.enqueue("mail", 1)
     with pytest.raises(TenantFileError, match="its own file"):

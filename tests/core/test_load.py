@@ -126,7 +126,7 @@ def test_what_nobody_of_ours_wrote_is_no_load(place: memoryview, clock: ManualCl
         place[:] = junk * len(place)
         assert load.read() == LoadStats()
     for value in (math.nan, math.inf, -1.0):
-        place[24:] = struct.pack("=6d", 1.0, 0.0, 0.0, value, 1.0, 1.0)
+        place[24:72] = struct.pack("=6d", 1.0, 0.0, 0.0, value, 1.0, 1.0)
         assert Load(place, 1.0, clock.monotonic).read() == LoadStats()
 
 

@@ -24,8 +24,7 @@ NOT_HOT = {
     "queue.find_scheduled",
     "queue.find_claimed",
     "queue.end_leases",  # after a boot
-    "queue.give_back_claims",  # restore
-    "queue.forget_leases",  # restore
+    "queue.find_held",  # restore
     "queue.count_given_back",  # restore
     "stats.recount_depths",  # verify
     "stats.count_due",  # groups what is due and not yet moved

@@ -167,13 +167,23 @@ match point:
         _restoring.check_sound = stop_before_copy
     case "before the swap":
         Path.replace = stop_before_replace
+    case "sidecars cleared":
+        def clear_and_stop(path):
+            remove(path)
+            if path.name == "acme.db":
+                stop_here("at the point")
+        _schema.remove_sidecars = clear_and_stop
+    case "ids raised":
+        _restoring._put_in_place = stop_before_copy
     case "after the swap":
         Path.replace = stop_after_replace
 tenantq.open(sys.argv[1]).restore("acme", sys.argv[2])
 """
 
 
-@pytest.mark.parametrize("point", ["copied", "before the swap", "after the swap"])
+@pytest.mark.parametrize(
+    "point", ["copied", "ids raised", "sidecars cleared", "before the swap", "after the swap"]
+)
 def test_a_restore_that_is_killed_leaves_the_old_file_or_the_new_one(tmp_path: Path, point: str) -> None:
     with tenantq.open(tmp_path / "store") as store:
         acme = store.tenant("acme")
@@ -190,6 +200,28 @@ def test_a_restore_that_is_killed_leaves_the_old_file_or_the_new_one(tmp_path: P
         assert tenantq.verify(acme.path).ok
         store.restore("acme", tmp_path / "x.db")
         assert acme.stats().ready == 1
+        assert acme.enqueue("mail", "next") == 3
+
+
+@pytest.mark.parametrize("point", ["copied", "before the swap", "after the swap"])
+def test_a_copy_under_another_id_that_is_killed_is_whole_or_absent(tmp_path: Path, point: str) -> None:
+    with tenantq.open(tmp_path / "store") as store:
+        acme = store.tenant("acme")
+        acme.enqueue("mail", "saved")
+        acme.backup(tmp_path / "x.db")
+    script = RESTORER.replace("sys.argv[2])", 'sys.argv[2], as_="look")').replace("acme.db", "look.db")
+    with Child(script, tmp_path / "store", tmp_path / "x.db", point) as child:
+        assert child.heard() == "at the point"
+        child.kill()
+    with tenantq.open(tmp_path / "store") as store:
+        is_there = point == "after the swap"
+        assert sorted(store.tenants()) == (["acme", "look"] if is_there else ["acme"])
+        if not is_there:
+            store.restore("acme", tmp_path / "x.db", as_="look")
+        look = store.tenant("look")
+        assert [message.payload for message in look.peek("mail")] == ["saved"]
+        assert look.claim("mail") == []
+        assert tenantq.verify(look.path).ok
 
 
 DELETER = """

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tenantq
+from tests.children import Child
 from tests.tools.command import StoreCommand, run
 
 LONG = "🦆" * 60  # too long for a file name to spell: only the file itself says whose it is
@@ -158,6 +159,7 @@ def test_verify_says_what_sound_files_hold(tq: StoreCommand) -> None:
         "claimed": 0,
         "dead": 0,
         "outbox": 0,
+        "checked": 0,
     }
 
 
@@ -195,3 +197,54 @@ def test_verify_tells_what_is_no_file_or_not_ours(tq: StoreCommand, tmp_path: Pa
 def test_verify_wants_targets_or_all(tq: StoreCommand, targets: list[str]) -> None:
     assert "give tenants and paths, or --all" in tq("verify", *targets, status=2).stderr
     assert "no store is given" in run("verify", "--all", status=2).stderr
+
+
+def test_a_backup_becomes_another_tenant_at_rest(tq: StoreCommand, tmp_path: Path) -> None:
+    tq.enqueue("acme", "jobs", 1)
+    copy = tmp_path / "copy.db"
+    tq("backup", "acme", str(copy))
+    document = tq.json("restore", "acme", str(copy), "--as", "acme-before")
+    assert (document["tenant"], document["replaced"]) == ("acme-before", False)
+    assert tq.claim("acme-before", "jobs") == []
+    assert tq.json("stats", "acme-before")["ready"] == 1
+    assert "exists" in tq("restore", "acme", str(copy), "--as", "acme-before", status=1).stderr
+
+
+def test_a_restore_can_wait_and_ask_for_the_tenant(tq: StoreCommand, tmp_path: Path) -> None:
+    tq.enqueue("acme", "jobs", 1)
+    copy = tmp_path / "copy.db"
+    tq("backup", "acme", str(copy))
+    holder = """
+        tenant = tenantq.open(sys.argv[1]).tenant("acme")
+        tenant.ack(*tenant.claim("jobs"))
+        say("open")
+        say(*[message.payload for message in tenant.claim("jobs", wait=60)])
+    """
+    with Child(holder, tq.path) as child:
+        assert child.heard() == "open"
+        assert "has tenant 'acme' open" in tq("restore", "acme", str(copy), "--yes", status=3).stderr
+        tq("restore", "acme", str(copy), "--yes", "--evict", "--wait", "30")
+        assert child.heard() == "1"
+
+
+def test_salvage_tells_what_it_found_and_what_is_lost(tq: StoreCommand, tmp_path: Path) -> None:
+    tq.enqueue("acme", "jobs", *["x" * 3000] * 50)
+    source, dest = tq.file_of("acme"), tmp_path / "salvaged.db"
+    result = tq("salvage", str(source), str(dest))
+    assert result.stdout == f"acme: 50 messages, 0 dead, 0 in the outbox, 0 undeliverable, in {dest}\n"
+    assert "exists" in tq("salvage", str(source), str(dest), status=3).stderr
+    broken = tmp_path / "broken.db"
+    content = bytearray(source.read_bytes())
+    content[-20 * 4096 : -10 * 4096] = bytes(10 * 4096)
+    broken.write_bytes(content)
+    dest.unlink()
+    result = tq("salvage", str(broken), str(dest), status=1)
+    assert "messages are missing" in result.stdout
+    assert "of queue: page" in result.stdout
+    dest.unlink()
+    document = tq.json("salvage", str(broken), str(dest), "--tenant", "acme", status=1)
+    assert document["is_complete"] is False
+    assert document["messages"] + document["queues"][0]["missing"] == 50
+    other = StoreCommand(tmp_path / "other")
+    other("restore", "acme", str(dest))
+    assert other.json("stats", "acme")["ready"] == document["messages"]

@@ -30,6 +30,7 @@ COMMANDS = {
     "backup": "backup",
     "restore": "backup",
     "verify": "verify",
+    "salvage": "salvage",
     "litestream": "litestream",
     "migrate": "migrate",
     "worker": "worker",

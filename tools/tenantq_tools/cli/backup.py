@@ -83,28 +83,54 @@ def backup(
 @click.command()
 @click.argument("tenant")
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="Wait for processes that have the tenant open.",
+)
+@click.option("--evict", is_flag=True, help="Ask them to let go of it.")
+@click.option("--as", "as_id", metavar="NEW_TENANT", help="Make a new tenant, at rest, of the backup.")
 @with_yes
 @with_store()
 @with_json
-def restore(*, tenant: str, source: Path, yes: bool, store_path: str, as_json: bool) -> None:
+def restore(
+    *,
+    tenant: str,
+    source: Path,
+    wait: float,
+    evict: bool,
+    as_id: str | None,
+    yes: bool,
+    store_path: str,
+    as_json: bool,
+) -> None:
     """Put a backup in the place of a tenant's file.
 
-    The backup is checked first: ours, not newer, sound, and of this tenant. Stop the processes that have the
-    tenant open: it is refused while there is one. What was claimed in the backup is ready again. A store that
-    is not there is made.
+    The backup is checked first: ours, not newer, sound, and of this tenant. It is refused while another process
+    has the tenant open: stop it, --wait for it, or let the processes of tenantq close the tenant for a moment
+    with --evict. What was claimed in the backup is ready again. A store that is not there is made.
+
+    With --as the tenant stays as it is, and the backup becomes another one, to be looked at: its queues are
+    paused, it has no periodic messages of its own, and none of its events goes to Postgres.
 
     \b
-    Example:
+    Examples:
       tenantq restore acme acme-2026-11-30.db
+      tenantq restore acme acme-2026-11-30.db --evict --wait 30
+      tenantq restore acme acme-2026-11-30.db --as acme-before
     """
+    restored = tenant if as_id is None else as_id
     with open_store(store_path, create=True) as store:
-        was_there = tenant in store
+        was_there = as_id is None and tenant in store
         if was_there:
             confirm(f"Replace the file of tenant {printable(tenant)}?", yes=yes)
-        with progress(f"restoring {printable(tenant)}"):
-            store.restore(tenant, source, replace=was_there)
-        path = store.tenant(tenant).path
+        with progress(f"restoring {printable(restored)}"):
+            store.restore(tenant, source, replace=was_there, wait=wait, evict=evict, as_=as_id)
+        path = store.tenant(restored).path
     if as_json:
-        print_json({"tenant": tenant, "path": str(path), "replaced": was_there})
+        print_json({"tenant": restored, "path": str(path), "replaced": was_there})
     else:
-        click.echo(f"{printable(tenant)}: {'replaced' if was_there else 'restored'} from {printable(str(source))}")
+        done = "replaced" if was_there else "restored"
+        click.echo(f"{printable(restored)}: {done} from {printable(str(source))}")
