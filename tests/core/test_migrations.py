@@ -323,7 +323,7 @@ REFUSED: dict[str, Callable[[tenantq.Store, Path], object]] = {
     "enqueue": lambda store, _path: store.tenant("acme").enqueue("mail", 1),
     "claim": lambda store, _path: store.tenant("acme").claim("mail"),
     "a transaction": lambda store, _path: store.tenant("acme").transaction().__enter__(),
-    "backup": lambda store, path: store.tenant("acme").backup(path.with_name("copy")),
+    "backup": lambda store, _path: store.tenant("acme").backup(store.root.with_name("copy")),
     "restore": lambda store, path: store.restore("acme", path, replace=True),
     "verify": lambda _store, path: tenantq.verify(path),
     "migrate": lambda store, _path: store.migrate("acme"),

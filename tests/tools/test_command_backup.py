@@ -248,3 +248,28 @@ def test_salvage_tells_what_it_found_and_what_is_lost(tq: StoreCommand, tmp_path
     other = StoreCommand(tmp_path / "other")
     other("restore", "acme", str(dest))
     assert other.json("stats", "acme")["ready"] == document["messages"]
+
+
+def test_a_tenant_is_restored_out_of_a_backup_directory(tq: StoreCommand, tmp_path: Path) -> None:
+    copies = tmp_path / "copies"
+    for number in (1, 2):
+        tq.enqueue("acme", "jobs", number)
+        tq("backup", "--all", str(copies))
+    tq.enqueue("acme", "jobs", 3)
+    first, second = tenantq.BackupDirectory(copies).backups("acme")
+    for options, expected in (
+        ([], 2),
+        (["--generation", first.generation], 1),
+        (["--timestamp", first.taken_at.isoformat()], 1),
+    ):
+        tq("restore", "acme", str(copies), "--yes", *options)
+        assert tq.json("stats", "acme")["ready"] == expected
+    assert "no such backup" in tq("restore", "acme", str(copies), "--generation", "x", status=1).stderr
+    assert "no such backup" in tq("restore", "globex", str(copies), status=1).stderr
+    assert "ISO 8601" in tq("restore", "acme", str(copies), "--timestamp", "noon", status=2).stderr
+    assert "backup directory" in tq("restore", "acme", str(first.path), "--generation", "x", status=2).stderr
+    content = bytearray(second.path.read_bytes())
+    content[-1] ^= 1
+    second.path.write_bytes(content)
+    assert "is not as it was taken" in tq("restore", "acme", str(copies), status=3).stderr
+    assert tq.json("stats", "acme")["ready"] == 1

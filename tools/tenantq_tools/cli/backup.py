@@ -6,7 +6,10 @@ from pathlib import Path
 
 import click
 
+from tenantq import BackupDirectory
+from tenantq.errors import CorruptFile
 from tenantq_tools.cli._backing_up import back_up_all
+from tenantq_tools.cli._entries import parse_moment
 from tenantq_tools.cli._failures import PROBLEM
 from tenantq_tools.cli._options import confirm, open_store, with_json, with_store, with_yes
 from tenantq_tools.cli._output import print_json, printable
@@ -82,7 +85,9 @@ def backup(
 
 @click.command()
 @click.argument("tenant")
-@click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("source", type=click.Path(exists=True, path_type=Path))
+@click.option("--timestamp", metavar="ISO", help="SOURCE is a backup directory: as of this time.")
+@click.option("--generation", metavar="NAME", help="SOURCE is a backup directory: this one of the tenant's files.")
 @click.option(
     "--wait",
     type=click.FloatRange(min=0),
@@ -99,6 +104,8 @@ def restore(
     *,
     tenant: str,
     source: Path,
+    timestamp: str | None,
+    generation: str | None,
     wait: float,
     evict: bool,
     as_id: str | None,
@@ -108,6 +115,7 @@ def restore(
 ) -> None:
     """Put a backup in the place of a tenant's file.
 
+    SOURCE is a copy, or a directory of `tenantq backup --all`, of which the tenant's newest generation is taken.
     The backup is checked first: ours, not newer, sound, and of this tenant. It is refused while another process
     has the tenant open: stop it, --wait for it, or let the processes of tenantq close the tenant for a moment
     with --evict. What was claimed in the backup is ready again. A store that is not there is made.
@@ -118,10 +126,15 @@ def restore(
     \b
     Examples:
       tenantq restore acme acme-2026-11-30.db
+      tenantq restore acme /var/backups/tenants --timestamp 2026-11-30T08:00:00Z
       tenantq restore acme acme-2026-11-30.db --evict --wait 30
       tenantq restore acme acme-2026-11-30.db --as acme-before
     """
     restored = tenant if as_id is None else as_id
+    if source.is_dir():
+        source = _find(source, tenant, timestamp=timestamp, generation=generation)
+    elif timestamp is not None or generation is not None:
+        raise click.UsageError("--timestamp and --generation are of a backup directory, and SOURCE is a file")
     with open_store(store_path, create=True) as store:
         was_there = as_id is None and tenant in store
         if was_there:
@@ -134,3 +147,16 @@ def restore(
     else:
         done = "replaced" if was_there else "restored"
         click.echo(f"{printable(restored)}: {done} from {printable(str(source))}")
+
+
+def _find(directory: Path, tenant: str, *, timestamp: str | None, generation: str | None) -> Path:
+    moment = None if timestamp is None else parse_moment(timestamp)
+    found = BackupDirectory(directory).find(tenant, at=moment, generation=generation)
+    if not found.is_whole():
+        raise CorruptFile(
+            f"{found.path} is not as it was taken",
+            hint="take an older generation; `tenantq salvage` brings what can be read into a new file",
+            tenant=tenant,
+            path=str(found.path),
+        )
+    return found.path
