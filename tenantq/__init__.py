@@ -26,9 +26,11 @@ tenant's file), or neither (memory). One Worker handles all three.
 """
 
 from tenantq import statements
+from tenantq._deleting import Deletion, RemovedFile
 from tenantq._failing import FailingTenant
 from tenantq._salvage import LostRows, SalvagedQueue, SalvageReport, salvage
 from tenantq._sqlite import Durability
+from tenantq._tombstones import Tombstone
 from tenantq._verification import VerifyReport, verify
 from tenantq._version import __version__
 from tenantq.backoff import Backoff
@@ -39,6 +41,7 @@ from tenantq.errors import (
     CronMissing,
     DeclarationError,
     DiskFull,
+    EventsWaiting,
     FileReplaced,
     ForeignHandle,
     InvalidArgument,
@@ -56,9 +59,12 @@ from tenantq.errors import (
     StoreClosed,
     StoreNotFound,
     TenantBusy,
+    TenantDeleted,
     TenantExists,
     TenantFileError,
+    TenantGone,
     TenantInUse,
+    TenantMoved,
     TenantqError,
     TransactionError,
     UndecodablePayload,
@@ -91,9 +97,11 @@ __all__ = [
     "CronMissing",
     "DeadLetter",
     "DeclarationError",
+    "Deletion",
     "DiskFull",
     "Durability",
     "Event",
+    "EventsWaiting",
     "FailingTenant",
     "FileReplaced",
     "ForeignHandle",
@@ -120,6 +128,7 @@ __all__ = [
     "PeriodicMessages",
     "QueueFull",
     "QueueStats",
+    "RemovedFile",
     "SalvageReport",
     "SalvagedQueue",
     "Snooze",
@@ -130,11 +139,15 @@ __all__ = [
     "StoreNotFound",
     "Tenant",
     "TenantBusy",
+    "TenantDeleted",
     "TenantExists",
     "TenantFileError",
+    "TenantGone",
     "TenantInUse",
+    "TenantMoved",
     "TenantStats",
     "TenantqError",
+    "Tombstone",
     "Transaction",
     "TransactionError",
     "UndecodablePayload",

@@ -10,7 +10,7 @@ from tenantq import _schema
 from tenantq._file import STEP, TenantFile
 from tenantq._handle import Handle, HandleGone
 from tenantq.clock import Clock
-from tenantq.errors import FileReplaced, UnknownTenant
+from tenantq.errors import FileReplaced, TenantGone
 
 if TYPE_CHECKING:
     from tenantq.store import Store
@@ -44,14 +44,17 @@ class TenantAccess:
             handle = self._open(create=create and self._create)
             if handle is None:
                 if create:
-                    raise UnknownTenant(f"the store has no tenant {self.id!r}", tenant=self.id)
+                    raise self.store.absence(self.id, self.path)
                 return default  # type: ignore[no-any-return]
             try:
                 return action(handle, argument)
             except HandleGone:
                 self._handle = None
-            except FileReplaced:
+            except FileReplaced as exc:
                 self._handle = None
+                absence = None if self.path.exists() else self.store.absence(self.id, self.path)
+                if isinstance(absence, TenantGone):
+                    raise absence from exc
                 raise
 
     def _write(self, operation: Callable[[TenantFile], T], *, create: bool = True, default: Any = None) -> T:

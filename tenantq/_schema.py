@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tenantq import naming
 from tenantq._sqlite import Database, Image
+from tenantq._tombstones import Seal
 from tenantq.errors import NewerFile, NotATenantFile, StatementFailed, WrongTenant
 from tenantq.sqlfile import load_statements
 
@@ -27,6 +28,9 @@ APPLICATION_ID = 0x746E7471
 
 SCHEMA_VERSION = 2
 """Of the files that this version works on. Version 1 is `create_schema`; migrations.sql leads from there."""
+
+SEALED = 0x5451_0000
+"""Added to the version of a file that is no tenant any more: any tenantq that opens it refuses it."""
 
 _SQL = load_statements("tenantq", "schema.sql")
 _MIGRATIONS = load_statements("tenantq", "migrations.sql")
@@ -88,10 +92,12 @@ def version_of(database: Database) -> int:
 
 
 def check_version(database: Database, tenant_id: str | None) -> None:
-    """Raise NewerFile if the file's schema is of a version that this tenantq does not know."""
+    """Raise NewerFile if the file's schema is of a version that is not known here, TenantGone if it is sealed."""
     version = version_of(database)
     if version > SCHEMA_VERSION:
         path = str(database.path)
+        if SEALED < version <= SEALED + SCHEMA_VERSION:
+            raise Seal.of(read_meta(database)).error(tenant_id, path)
         raise NewerFile(
             f"{path} has schema version {version}, this tenantq knows up to {SCHEMA_VERSION}",
             path=path,

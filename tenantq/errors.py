@@ -10,6 +10,7 @@ __all__ = [
     "CronMissing",
     "DeclarationError",
     "DiskFull",
+    "EventsWaiting",
     "FileReplaced",
     "ForeignHandle",
     "InvalidArgument",
@@ -27,9 +28,12 @@ __all__ = [
     "StoreClosed",
     "StoreNotFound",
     "TenantBusy",
+    "TenantDeleted",
     "TenantExists",
     "TenantFileError",
+    "TenantGone",
     "TenantInUse",
+    "TenantMoved",
     "TenantqError",
     "TransactionError",
     "UndecodablePayload",
@@ -184,6 +188,62 @@ class UnknownTenant(TenantqError, LookupError):
     """The store has no such tenant."""
 
     default_hint = "check the id, or ask for it with create=True"
+
+
+class TenantGone(UnknownTenant):
+    """The tenant was in this store and is no more; nothing brings it back but what says so."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        at: str | None = None,
+        to: str | None = None,
+        hint: str = "",
+        tenant: str | None = None,
+        queue: str | None = None,
+        path: str | None = None,
+    ) -> None:
+        self.at = at
+        """When it went (ISO 8601, UTC)."""
+        self.to = to
+        """Where its export went; None where it was deleted."""
+        super().__init__(message, hint=hint, tenant=tenant, queue=queue, path=path)
+
+
+class TenantDeleted(TenantGone):
+    """The tenant was deleted; a call does not make it anew."""
+
+    default_hint = "`store.create(id)` or `tenantq create` makes it anew; a restore brings a backup back"
+
+
+class TenantMoved(TenantGone):
+    """The tenant was exported, to be moved to another store."""
+
+    default_hint = "use the store that imported it; if none did, `store.undo_export(id)` takes it back"
+
+
+class EventsWaiting(TenantqError):
+    """The tenant has events that Postgres has not got; it was not deleted."""
+
+    default_hint = "forward them first (events='forward', --events forward), or drop them (events='drop')"
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        pending: int = 0,
+        undeliverable: int = 0,
+        hint: str = "",
+        tenant: str | None = None,
+        queue: str | None = None,
+        path: str | None = None,
+    ) -> None:
+        self.pending = pending
+        """Events that wait for a forwarder."""
+        self.undeliverable = undeliverable
+        """Events that Postgres refused."""
+        super().__init__(message, hint=hint, tenant=tenant, queue=queue, path=path)
 
 
 class TenantExists(TenantqError):

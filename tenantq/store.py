@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import socket
 import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,7 @@ from tenantq._board import Board, new_slot
 from tenantq._budget import Budget, is_out_of_descriptors
 from tenantq._checkpointer import Checkpointer, checkpoint
 from tenantq._creation import clear_leftovers, create_file
+from tenantq._deleting import Deletion, check_backups, check_events, delete_file, refuse_existing
 from tenantq._departures import Departures
 from tenantq._doorbell import Doorbell, slot_of, slot_of_key
 from tenantq._failing import FailingTenant, FailingTenants
@@ -30,6 +32,7 @@ from tenantq._filesystem import refuse_network_filesystem
 from tenantq._handle import Handle
 from tenantq._listeners import Listeners
 from tenantq._load import Load, name_of
+from tenantq._moving import export_file, import_file, refuse_moved, tenant_of, undo_export
 from tenantq._patience import at_most
 from tenantq._producers import Rooms
 from tenantq._quiet import quiet
@@ -38,18 +41,21 @@ from tenantq._schedule import Entry, Schedule, Work
 from tenantq._sqlite import Database, Durability, check_sqlite_version, identity_of
 from tenantq._store_periods import FILE_NAME as PERIODS_FILE
 from tenantq._store_periods import StorePeriods
+from tenantq._tombstones import Tombstone, moment, tombstones_in
 from tenantq._turns import Turn
 from tenantq.arguments import check_seconds
 from tenantq.backoff import Backoff
 from tenantq.clock import Clock, SystemClock
 from tenantq.config import MAX_CACHE_BYTES, MAX_WAL_BYTES, StoreConfig
 from tenantq.errors import (
+    EventsWaiting,
     NewerFile,
     OlderFile,
     StoreClosed,
     StoreNotFound,
     TenantBusy,
     TenantFileError,
+    TenantGone,
     TenantqError,
     UnknownTenant,
 )
@@ -65,6 +71,12 @@ T = TypeVar("T")
 
 ROOM_BELL = ".room"
 """The file of the bell that tells of room in bounded queues."""
+
+FORWARD_SECONDS = 30.0
+"""Seconds that a deletion waits for a forwarder to take the tenant's events."""
+
+FORWARD_LOOK_SECONDS = 0.05
+"""Between two looks whether it has: what another process marks in the file tells nobody."""
 
 SWEEP_INTERVAL = 1.0
 """Seconds between two looks at the files for what nobody rang the doorbell for."""
@@ -175,8 +187,27 @@ class Store:
         naming.check_tenant_id(tenant_id)
         tenant = Tenant(self, tenant_id, create=create)
         if not create and not tenant.path.exists():
-            raise UnknownTenant(f"the store has no tenant {tenant_id!r}", tenant=tenant_id)
+            raise self.absence(tenant_id, tenant.path)
         return tenant
+
+    def create(self, tenant_id: str) -> Tenant:
+        """Make a tenant that is not there, one that was deleted or moved away too; durable on return.
+
+        It begins anew: nothing of what it had comes back. Raises TenantExists.
+        """
+        tenant = self.tenant(tenant_id)
+        with self.exclusive(tenant_id):
+            refuse_existing(tenant.path, tenant_id)
+            _schema.remove_sidecars(tenant.path)
+            create_file(tenant.path, tenant_id, survives_power_loss=True)
+            Tombstone.remove(tenant.path)  # it counts no more; one that is left is in nobody's way
+        return tenant
+
+    def deleted(self) -> list[Tombstone]:
+        """Return the tenants that were deleted or moved away and have not come again, by id."""
+        self._check_open()
+        found = [stone for shard in list_shards(self.root) for stone in tombstones_in(shard, list_names(shard))]
+        return sorted(found, key=lambda stone: stone.tenant)
 
     def tenants(self) -> Iterator[str]:
         """Yield the ids of all tenants that have a file; no readable name's file is opened for it.
@@ -195,22 +226,116 @@ class Store:
             return False
         return path.exists()
 
-    def delete(self, tenant_id: str) -> bool:
-        """Delete a tenant's file with all that is in it; False if there was none. Durable on return.
+    def delete(
+        self,
+        tenant_id: str,
+        *,
+        events: str = "refuse",
+        wait: float = FORWARD_SECONDS,
+        forward: Callable[[], object] | None = None,
+        backups: Iterable[str | os.PathLike[str]] = (),
+        replica: Callable[[str], Iterable[str]] | None = None,
+    ) -> Deletion:
+        """Delete a tenant's file with all that is in it, and say what that was; false if there was none.
 
-        Another process that has the tenant open gets FileReplaced at its next write.
+        Durable on return. A tombstone stays: no call of any process makes the tenant again or is acknowledged, but
+        raises TenantDeleted, until `create`, `restore` or `import_` brings it back.
+
+        events: what becomes of events that Postgres has not got. "refuse": raise EventsWaiting. "forward": wait up
+        to `wait` seconds until a forwarder has taken them, and call `forward`, such as a Forwarder's `run_once`,
+        for it to be done here. "drop": they are lost. backups: directories of `tenantq backup --all`, whose copies
+        of the tenant go too. replica: removes what a replication has of it, and returns the names. Raises
+        TenantBusy.
         """
         path = _schema.path_of(self.root, naming.check_tenant_id(tenant_id))
-        with self.exclusive(tenant_id):
-            if not path.exists():
-                return False
-            # The file first: what is left by a crash after it is cleared before a new one is made.
-            path.unlink(missing_ok=True)
-            _schema.remove_sidecars(path)
-            _schema.sync_directory(path.parent)
-            self._schedule.drop(naming.key_of(tenant_id))
+        self._check_open()
+        directories = check_backups(backups, self.root)
+        deadline = time.monotonic() + check_seconds(wait, "wait")
+        is_forwarding = check_events(events) == "forward"
+        while True:
+            try:
+                deletion = delete_file(
+                    path,
+                    tenant_id,
+                    at=moment(self.clock.now_ns()),
+                    drop=events == "drop",
+                    backups=directories,
+                    replica=replica,
+                    exclusive=lambda: self.exclusive(tenant_id),
+                    busy_timeout=self.config.busy_timeout,
+                )
+                break
+            except EventsWaiting as exc:
+                if not is_forwarding or not exc.pending or time.monotonic() >= deadline:
+                    raise
+            if forward is None or not forward():
+                time.sleep(FORWARD_LOOK_SECONDS)
+        self._schedule.drop(naming.key_of(tenant_id))
         self.failing_tenants.clear(tenant_id)
-        return True
+        return deletion
+
+    def export(self, tenant_id: str, target: str | os.PathLike[str]) -> Path:
+        """Move a tenant out of this store into a file, for `import_` of another one; durable on return.
+
+        From its beginning on what would write to the tenant raises TenantMoved, in every process. All goes along:
+        messages, events and how far they are forwarded, ids, the application's tables; claims are given back. An
+        export that was killed is finished by the same call, or undone by `undo_export`. Raises UnknownTenant,
+        TenantBusy, DiskFull.
+        """
+        path = _schema.path_of(self.root, naming.check_tenant_id(tenant_id))
+        self._check_open()
+        now = self.clock.now_ns()
+        written = export_file(
+            path,
+            tenant_id,
+            Path(target),
+            at=moment(now),
+            now=now,
+            root=self.root,
+            exclusive=lambda: self.exclusive(tenant_id),
+            busy_timeout=self.config.busy_timeout,
+        )
+        self._schedule.drop(naming.key_of(tenant_id))
+        self.failing_tenants.clear(tenant_id)
+        return written
+
+    def import_(self, source: str | os.PathLike[str]) -> Tenant:
+        """Take a tenant that another store exported; durable on return. Return it.
+
+        The export is taken once, and says so from then on: it may be removed. Raises TenantExists, TenantMoved if
+        it was imported before, TenantFileError for what is no export.
+        """
+        self._check_open()
+        tenant_id = tenant_of(Path(source))
+        tenant = self.tenant(tenant_id)
+        import_file(
+            tenant.path,
+            tenant_id,
+            Path(source).absolute(),
+            store_name=f"{socket.gethostname()}:{self.root}",
+            exclusive=lambda: self.exclusive(tenant_id),
+            busy_timeout=self.config.busy_timeout,
+            now=self.clock.now_ns(),
+        )
+        self.announce(tenant_id)
+        return tenant
+
+    def undo_export(self, tenant_id: str) -> Tenant:
+        """Make a tenant this store's again whose export nobody has imported, or that was killed.
+
+        Durable on return. The export is taken from where it was written. Raises TenantMoved if it is not there, or
+        was imported; TenantExists.
+        """
+        tenant = self.tenant(tenant_id)
+        undo_export(
+            tenant.path,
+            tenant_id,
+            exclusive=lambda: self.exclusive(tenant_id),
+            busy_timeout=self.config.busy_timeout,
+            take_back=self.import_,
+        )
+        self.announce(tenant_id)
+        return tenant
 
     def restore(
         self,
@@ -241,6 +366,7 @@ class Store:
         self._check_open()
         naming.check_tenant_id(tenant_id)
         check_seconds(wait, "wait")
+        refuse_moved(_schema.path_of(self.root, as_ or tenant_id), tenant_id)
         now = self.clock.now_ns()
         migrate_at = now if self.config.migrate else None
         if as_ is not None:
@@ -428,6 +554,13 @@ class Store:
 
     # For the other modules of this package
 
+    def absence(self, tenant_id: str, path: Path) -> UnknownTenant:
+        """Return what a call raises that needs a tenant which is not there."""
+        stone = Tombstone.read(path)
+        if stone is not None:
+            return stone.error(tenant_id, str(path))
+        return UnknownTenant(f"the store has no tenant {tenant_id!r}", tenant=tenant_id)
+
     def tenants_of(self, shard_name: str) -> Iterator[str]:
         """Yield the ids of the tenants that have a file in one shard."""
         shard = self.root / shard_name
@@ -564,6 +697,9 @@ class Store:
                 self._make_file(tenant_id, path)
 
     def _make_file(self, tenant_id: str, path: Path) -> None:
+        stone = Tombstone.read(path)
+        if stone is not None:
+            raise stone.error(tenant_id, str(path))
         _schema.remove_sidecars(path)
         is_full = self.config.durability is Durability.FULL
         create_file(path, tenant_id, survives_power_loss=is_full)
@@ -636,7 +772,7 @@ class Store:
             )
             if "boot_id" in meta:  # else no claim was ever made
                 file.end_leases_of_another_boot()
-        except (NewerFile, OlderFile):
+        except (NewerFile, OlderFile, TenantGone):
             database.close_untouched()
             raise
         except BaseException:

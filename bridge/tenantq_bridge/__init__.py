@@ -60,6 +60,7 @@ from tenantq_bridge.states import ForwardingState
 from tenantq_bridge.stats import SharedStats
 from tenantq_bridge.subscriptions import Subscription
 from tenantq_bridge.target import Target
+from tenantq_bridge.traces import TenantTraces
 
 __all__ = [
     "Acked",
@@ -104,6 +105,7 @@ __all__ = [
     "Target",
     "TenantOwner",
     "TenantQuarantined",
+    "TenantTraces",
     "UnsupportedPostgres",
     "read_health",
     "running_forwarders",

@@ -33,6 +33,7 @@ from tenantq_bridge.shares import Share, Shares
 from tenantq_bridge.stats import SharedStats, stats_of_rows
 from tenantq_bridge.subscriptions import Subscription, Subscriptions
 from tenantq_bridge.target import Forwarded
+from tenantq_bridge.traces import TenantTraces, Traces
 
 __all__ = ["PostgresQueue"]
 
@@ -86,6 +87,7 @@ class PostgresQueue(QueueLeases):
         self._subscriptions = Subscriptions(self.database, self.schema)
         self._shares = Shares(self.database, self.schema)
         self._history = History(self.database, self.schema)
+        self._traces = Traces(self.database, self.schema)
         self.outgoing = Outgoing(self.database, self.schema, self._bell)
         """What waits for tenants' own files, for a deliverer."""
 
@@ -278,6 +280,19 @@ class PostgresQueue(QueueLeases):
         Return how many messages that were, None if the tenant had neither.
         """
         return self.outgoing.forget(tenant)
+
+    def traces(self, tenant: str) -> TenantTraces:
+        """Return how many rows name a tenant, for a data protection request. Reads all messages."""
+        return self._traces.of(tenant)
+
+    def erase_tenant(self, tenant: str) -> None:
+        """Remove a tenant's owner, what waits for it, and which of its events were forwarded; may be repeated.
+
+        For one that was deleted with its backups: the events of one that is restored later would be sent anew.
+        Messages in shared queues stay, as `traces` shows.
+        """
+        self.outgoing.forget(tenant)
+        self._traces.erase_forwarding(tenant)
 
     # What an operator needs
 

@@ -130,3 +130,6 @@ SELECT name, value FROM tenantq_meta;
 -- name: write_meta
 INSERT INTO tenantq_meta (name, value) VALUES (:name, :value)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- name: remove_meta
+DELETE FROM tenantq_meta WHERE name = :name;

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
 from tenantq import store as core
+from tenantq._deleting import Deletion
 from tenantq._failing import FailingTenant
+from tenantq._tombstones import Tombstone
 from tenantq.aio._bells import Bells
 from tenantq.aio._core import Core
 from tenantq.aio._pool import Pool, to_the_end
@@ -26,6 +28,7 @@ from tenantq.clock import Clock
 from tenantq.config import MAX_CACHE_BYTES, MAX_WAL_BYTES
 from tenantq.errors import StoreClosed, WrongEventLoop
 from tenantq.stats import StoreActivity
+from tenantq.store import FORWARD_SECONDS
 
 __all__ = ["Store", "open"]
 
@@ -130,12 +133,49 @@ class Store:
     def __contains__(self, tenant_id: object) -> bool:
         return tenant_id in self.core
 
-    async def delete(self, tenant_id: str) -> bool:
-        """Delete a tenant's file with all that is in it; False if there was none. Durable on return.
+    async def create(self, tenant_id: str) -> Tenant:
+        """Make a tenant that is not there, one that was deleted too. See `tenantq.Store.create`."""
+        await self._call_on(tenant_id, lambda _tenant: self.core.create(tenant_id))
+        return self.tenant(tenant_id)
 
-        Behind the calls on the tenant that were made before. See `tenantq.Store.delete`.
+    async def deleted(self) -> list[Tombstone]:
+        """Return the tenants that were deleted or moved away and have not come again, by id."""
+        return await self._pool_of_loop().run_apart(self.core.deleted)
+
+    async def delete(
+        self,
+        tenant_id: str,
+        *,
+        events: str = "refuse",
+        wait: float = FORWARD_SECONDS,
+        forward: Callable[[], object] | None = None,
+        backups: Iterable[str | os.PathLike[str]] = (),
+        replica: Callable[[str], Iterable[str]] | None = None,
+    ) -> Deletion:
+        """Delete a tenant's file with all that is in it, and say what that was; false if there was none.
+
+        Durable on return. Behind the calls on the tenant that were made before. `forward` and `replica` run in a
+        thread. See `tenantq.Store.delete`.
         """
-        return await self._call_on(tenant_id, lambda _tenant: self.core.delete(tenant_id))
+        return await self._call_on(
+            tenant_id,
+            lambda _tenant: self.core.delete(
+                tenant_id, events=events, wait=wait, forward=forward, backups=backups, replica=replica
+            ),
+        )
+
+    async def export(self, tenant_id: str, target: str | os.PathLike[str]) -> Path:
+        """Move a tenant out of this store into a file. See `tenantq.Store.export`."""
+        return await self._call_on(tenant_id, lambda _tenant: self.core.export(tenant_id, target))
+
+    async def import_(self, source: str | os.PathLike[str]) -> Tenant:
+        """Take a tenant that another store exported, and return it. See `tenantq.Store.import_`."""
+        return self.tenant((await self._pool_of_loop().run_apart(lambda: self.core.import_(source))).id)
+
+    async def undo_export(self, tenant_id: str) -> Tenant:
+        """Make a tenant this store's again whose export nobody has imported. See `tenantq.Store.undo_export`."""
+        await self._call_on(tenant_id, lambda _tenant: self.core.undo_export(tenant_id))
+        return self.tenant(tenant_id)
 
     async def restore(
         self,

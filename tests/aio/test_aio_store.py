@@ -227,3 +227,21 @@ def test_what_another_library_commits_wakes_a_coroutine_that_waits(with_store: W
         assert message.payload == "hello"
 
     with_store(body)
+
+
+def test_a_tenant_is_made_moved_and_deleted(with_store: WithStore, tmp_path: Path) -> None:
+    async def body(store: tenantq.aio.Store) -> None:
+        acme = await store.create("acme")
+        await acme.enqueue("mail", 1)
+        await store.export("acme", tmp_path / "acme.move")
+        with pytest.raises(tenantq.TenantMoved):
+            await acme.enqueue("mail", 2)
+        assert [stone.went for stone in await store.deleted()] == ["moved"]
+        assert (await (await store.undo_export("acme")).stats()).ready == 1
+        await store.export("acme", tmp_path / "again.move")
+        assert (await store.import_(tmp_path / "again.move")).id == "acme"
+        assert (await store.delete("acme")).messages == 1
+        with pytest.raises(tenantq.TenantDeleted):
+            await acme.enqueue("mail", 2)
+
+    with_store(body)

@@ -32,6 +32,7 @@ WITHOUT = {
         "announce",
         "listening",
         "exclusive",
+        "absence",
         "periods",
         "periods_path",
         "tenants_of",

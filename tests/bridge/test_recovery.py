@@ -289,7 +289,8 @@ def test_a_tenant_deleted_and_made_again_begins_anew(
     emit(root, range(5))
     forward(root, postgres_queue)
     with tenantq.open(root) as store:
-        store.delete("acme")
+        store.delete("acme", events="drop")
+        store.create("acme")
     assert forward(root, postgres_queue) == 0
     emit(root, range(100, 103))
     assert forward(root, postgres_queue) == 3

@@ -180,7 +180,7 @@ def test_a_delivery_from_before_a_restore_holds_nothing(
 
 
 def test_a_tenant_is_restored_where_there_is_none(store: tenantq.Store, acme: tenantq.Tenant, saved: Path) -> None:
-    store.delete("acme")
+    store.delete("acme", events="drop")
     store.restore("acme", saved, replace=False)
     assert acme.stats().ready == 2
     with pytest.raises(TenantExists):

@@ -69,7 +69,7 @@ def test_a_full_queue_takes_what_fits_and_the_rest_later_in_order(acme: tenantq.
 
 
 def test_a_deleted_tenant_is_not_made_again(store: tenantq.Store, acme: tenantq.Tenant) -> None:
-    store.delete("acme")
+    store.delete("acme", events="drop")
     with pytest.raises(tenantq.UnknownTenant):
         acme.inbox.receive([incoming(1)])
     assert "acme" not in store

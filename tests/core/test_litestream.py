@@ -117,5 +117,5 @@ def test_a_litestream_that_is_gone_keeps_nobody(store: tenantq.Store, listener: 
         ask("/nonexistent/control.sock", "GET /list")
     assert store.delete("acme")
     (store.root / _litestream.DIRECTORY / _litestream.RUNNING_FILE).write_text("torn")
-    store.tenant("acme").enqueue("jobs", 2)
+    store.create("acme")
     assert store.delete("acme")

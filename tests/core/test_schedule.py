@@ -410,7 +410,7 @@ def test_a_tenant_that_is_gone_leaves_no_record(tmp_path: Path, how: str) -> Non
         assert found == {"other"}
     assert record_of(tmp_path, "acme") is None
     with tenantq.open(tmp_path) as store:
-        store.tenant("acme").enqueue("mail", 1)
+        (store.create("acme") if how == "delete" else store.tenant("acme")).enqueue("mail", 1)
         assert (record_of(tmp_path, "acme") or Record(*[0] * 6)).work == Work.MESSAGES
 
 

@@ -17,6 +17,7 @@ import tenantq
 from tenantq import _schema
 from tenantq.errors import (
     CorruptFile,
+    EventsWaiting,
     FileReplaced,
     InvalidArgument,
     NewerFile,
@@ -24,6 +25,7 @@ from tenantq.errors import (
     StoreClosed,
     StoreNotFound,
     TenantBusy,
+    TenantDeleted,
     TenantFileError,
     TransactionError,
     WrongTenant,
@@ -219,13 +221,18 @@ def test_a_deleted_tenant_is_gone_and_may_come_again(store: tenantq.Store, acme:
     acme.emit("topic", 1)
     file_id = acme.outbox.position().file_id
     assert "acme" in store
-    assert store.delete("acme")
+    with pytest.raises(EventsWaiting):
+        store.delete("acme")
+    assert store.delete("acme", events="drop")
     assert "acme" not in store
-    assert around(acme.path) == []
+    assert around(acme.path) == ["acme.deleted"]
     assert acme.stats() == tenantq.TenantStats(tenant="acme")
     assert acme.outbox.position().file_id == ""
     acme.outbox.mark_forwarded(1, "x")
     assert "acme" not in store
+    with pytest.raises(TenantDeleted):
+        acme.enqueue("mail", 2)
+    store.create("acme")
     acme.enqueue("mail", 2)
     assert [message.payload for message in acme.claim("mail", 9)] == [2]
     assert acme.outbox.position().file_id not in ("", file_id)
@@ -442,7 +449,7 @@ def test_another_process_deletes_a_tenant_and_makes_it_again(store: tenantq.Stor
         """
         store = tenantq.open(sys.argv[1])
         store.delete("acme")
-        say(store.tenant("acme").enqueue("mail", "new"))
+        say(store.create("acme").enqueue("mail", "new"))
         hear()
         """,
         store.root,

@@ -225,9 +225,9 @@ def test_a_copy_under_another_id_that_is_killed_is_whole_or_absent(tmp_path: Pat
 
 
 DELETER = """
-from tenantq import _schema
+from tenantq import _deleting
 
-_schema.remove_sidecars = lambda *_: stop_here("at the point")
+_deleting.reached = lambda step: stop_here("at the point") if step == "file removed" else None
 store = tenantq.open(sys.argv[1])
 store.delete("acme")
 """
@@ -244,5 +244,5 @@ def test_a_delete_that_is_killed_leaves_nothing_of_the_old_tenant(tmp_path: Path
         child.kill()
     with tenantq.open(tmp_path) as store:
         assert list(store.tenants()) == []
-        store.tenant("acme").enqueue("mail", "new")
+        store.create("acme").enqueue("mail", "new")
         assert [message.payload for message in store.tenant("acme").peek("mail")] == ["new"]

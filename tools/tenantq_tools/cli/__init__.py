@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import keyword
 
 import click
 import rich  # noqa: F401 - one clear answer at the start where the extra is missing, not one in the middle
@@ -26,7 +27,10 @@ COMMANDS = {
     "purge": "queues",
     "periodic": "periodic",
     "path": "tenants",
-    "delete": "tenants",
+    "create": "tenants",
+    "delete": "delete",
+    "export": "moving",
+    "import": "moving",
     "backup": "backup",
     "restore": "backup",
     "verify": "verify",
@@ -52,7 +56,8 @@ class Commands(Failing):
         """Import a command; None if there is none of this name."""
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(f"{__name__}.{COMMANDS[cmd_name]}"), cmd_name)
+        module = importlib.import_module(f"{__name__}.{COMMANDS[cmd_name]}")
+        command = getattr(module, f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name)
         assert isinstance(command, click.Command)
         return command
 

@@ -11,12 +11,15 @@ import click
 from tenantq.errors import (
     CronMissing,
     DeclarationError,
+    EventsWaiting,
     InvalidArgument,
     PayloadError,
     StoreClosed,
     StoreNotFound,
+    TenantDeleted,
     TenantExists,
     TenantFileError,
+    TenantMoved,
     TenantqError,
     UnknownTenant,
     UnsupportedSQLite,
@@ -63,6 +66,9 @@ _HINTS: dict[type[TenantqError], str] = {
     StoreNotFound: "check --store or TENANTQ_STORE; the first `tenantq enqueue` makes a store",
     UnknownTenant: "`tenantq tenants` lists those that there are",
     TenantExists: "give --yes to replace it",
+    TenantDeleted: "`tenantq create` makes it anew, `tenantq restore` brings a backup back",
+    TenantMoved: "use the store that imported it; if none did, `tenantq export --undo` takes it back",
+    EventsWaiting: "give --events forward with --postgres, or --events drop",
 }
 """Where the library's own hint is for programmers."""
 

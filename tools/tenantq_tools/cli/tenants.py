@@ -1,24 +1,25 @@
-"""`tenantq tenants`, `path` and `delete`: which tenants there are, where, and one less."""
+"""`tenantq tenants`, `path` and `create`: which tenants there are, where, and one more."""
 
 from __future__ import annotations
 
 import click
 
-from tenantq import Tenant, TenantqError
+from tenantq import TenantqError, Tombstone
 from tenantq_tools.cli._failures import PROBLEM, report
-from tenantq_tools.cli._options import confirm, open_store, with_json, with_store, with_yes
+from tenantq_tools.cli._options import open_store, with_json, with_store
 from tenantq_tools.cli._output import print_json, printable
 from tenantq_tools.cli._overview import COLUMNS, Overview, print_header, print_row
 
-__all__ = ["delete", "path", "tenants"]
+__all__ = ["create", "path", "tenants"]
 
 
 @click.command()
 @click.option("--long", "is_long", is_flag=True, help=f"Print what each holds too: {', '.join(COLUMNS)}.")
+@click.option("--deleted", "are_gone", is_flag=True, help="Those that were deleted or moved away, and when.")
 @with_store()
 @with_json
 @click.pass_context
-def tenants(ctx: click.Context, *, is_long: bool, store_path: str, as_json: bool) -> None:
+def tenants(ctx: click.Context, *, is_long: bool, are_gone: bool, store_path: str, as_json: bool) -> None:
     """List the tenants of the store.
 
     Characters that a terminal would act on are spelled out; --json gives every id exactly.
@@ -26,9 +27,16 @@ def tenants(ctx: click.Context, *, is_long: bool, store_path: str, as_json: bool
     \b
     Examples:
       tenantq tenants
+      tenantq tenants --deleted
       tenantq tenants --long --json | jq -r 'select(.dead > 0) | .tenant'
     """
     with open_store(store_path) as store:
+        if are_gone:
+            for stone in store.deleted():
+                where = "" if stone.to is None else f" to {printable(stone.to)}"
+                shown = f"{printable(stone.tenant)}: {stone.went} at {stone.at}{where}"
+                print_json(_gone(stone)) if as_json else click.echo(shown)
+            return
         if is_long and not as_json:
             print_header()
         failed = False
@@ -67,34 +75,22 @@ def path(*, tenant: str, store_path: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("tenant")
-@with_yes
 @with_store()
 @with_json
-def delete(*, tenant: str, yes: bool, store_path: str, as_json: bool) -> None:
-    """Delete a tenant and all that is in its file.
+def create(*, tenant: str, store_path: str, as_json: bool) -> None:
+    """Make a tenant that is not there, one that was deleted or moved away too.
 
-    Its messages, dead letters and events, and what the application keeps there. Take
-    a backup first, and stop what uses the tenant: its next write would fail.
+    The first message makes a tenant that never was; one that was deleted comes again by this alone, and begins
+    anew.
 
     \b
     Example:
-      tenantq backup acme acme-last.db && tenantq delete acme --yes
+      tenantq create acme
     """
-    with open_store(store_path) as store:
-        chosen = store.tenant(tenant, create=False)
-        if not yes:
-            confirm(f"Delete tenant {printable(tenant)} and {_contents(chosen)}?", yes=yes)
-        was_deleted = store.delete(tenant)
-    if as_json:
-        print_json({"tenant": tenant, "deleted": was_deleted})
-    else:
-        click.echo(f"{printable(tenant)}: deleted")
+    with open_store(store_path, create=True) as store:
+        made = store.create(tenant).path
+    print_json({"tenant": tenant, "path": str(made)}) if as_json else click.echo(f"{printable(tenant)}: made")
 
 
-def _contents(tenant: Tenant) -> str:
-    try:
-        held = tenant.stats()
-    except TenantqError as exc:
-        return f"its file, which cannot be read ({printable(exc.message)})"
-    messages = held.ready + held.scheduled + held.claimed
-    return f"its {messages} messages, {held.dead} dead letters and {held.outbox} events not forwarded"
+def _gone(stone: Tombstone) -> dict[str, str | None]:
+    return {"tenant": stone.tenant, "went": stone.went, "at": stone.at, "to": stone.to}
