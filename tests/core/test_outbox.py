@@ -245,7 +245,7 @@ def test_what_is_confirmed_is_never_taken_back_nor_of_another_file(acme: tenantq
 
 
 def test_an_undeliverable_event_leaves_its_place_and_comes_back_under_its_id(
-    acme: tenantq.Tenant, clock: ManualClock
+    acme: tenantq.Tenant, clock: ManualClock, tmp_path: Path
 ) -> None:
     acme.emit("topic", 1, headers={"a": "b"}, delay=5)
     acme.emit("topic", 2)
@@ -265,7 +265,7 @@ def test_an_undeliverable_event_leaves_its_place_and_comes_back_under_its_id(
     resent = read(acme)[-1]
     assert (resent.seq, resent.event_id, resent.body, resent.is_resent) == (3, first.event_id, "1", True)
     assert acme.outbox.undeliverable() == []
-    assert tenantq.verify(acme.backup(acme.path.with_suffix(".copy"))).problems == ()
+    assert tenantq.verify(acme.backup(tmp_path / "copy.db")).problems == ()
 
 
 def test_undeliverable_events_are_resent_and_discarded_in_steps(acme: tenantq.Tenant) -> None:
