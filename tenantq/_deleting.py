@@ -7,7 +7,6 @@ tenant is whole (before the seal) or answers no call any more, and a second dele
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -18,6 +17,7 @@ import msgspec
 from tenantq import _schema
 from tenantq._sealing import Contents, contents_of, is_sealed, opened, read_seal, seal
 from tenantq._tombstones import Seal, Tombstone, Went, reached, tombstone_path
+from tenantq.backups import BackupDirectory
 from tenantq.errors import (
     CorruptFile,
     EventsWaiting,
@@ -107,7 +107,7 @@ def delete_file(
             raise stone.error(tenant_id, str(path))
         replicas = list(replica(tenant_id)) if replica is not None else []
         reached("replica removed")
-        removed = [file for backup in backups for file in _remove_backups(backup, path)]
+        removed = [file for backup in backups for file in _remove_backups(backup, path, tenant_id)]
         reached("backups removed")
         if was_there or was_deleted:
             # The file first: without it nobody opens what lies beside it.
@@ -182,12 +182,14 @@ def waiting(tenant_id: str, contents: Contents, path: str) -> EventsWaiting:
     )
 
 
-def _remove_backups(directory: Path, path: Path) -> list[RemovedFile]:
+def _remove_backups(directory: Path, path: Path, tenant_id: str) -> list[RemovedFile]:
     """Remove a tenant's generations in a directory of `backup --all`, and a copy under its file's own name."""
     removed = _remove(directory / path.name)
-    for generation in sorted(directory.glob(f"{path.parent.name}/{glob.escape(path.stem)}/*")):
-        if generation.exists():
-            removed += _remove(generation)
+    kept = BackupDirectory(directory)
+    if kept.is_begun:
+        generations = kept.backups(tenant_id)
+        kept.forget(tenant_id)
+        removed += [RemovedFile(path=str(one.path), bytes=one.bytes) for one in generations]
     return removed
 
 

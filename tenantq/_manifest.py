@@ -22,6 +22,7 @@ from tenantq.errors import TenantFileError
 __all__ = [
     "GENERATION",
     "LOG",
+    "MANIFEST",
     "Backup",
     "Entry",
     "Generation",

@@ -191,6 +191,11 @@ def import_file(
         reached("copied")
         with exclusive():
             _refuse_imported(path, tenant_id, mark, source)
+            # Until it is in its place no late call makes another one there, whatever becomes of this process.
+            arriving = Tombstone(went=Went.MOVED, at=mark.at, to=str(source), tenant=tenant_id)
+            arriving.write(path)
+            _schema.sync_directory(path.parent)
+            reached("announced")
             with opened(source, None, busy_timeout) as database:
                 change_seal(database, lambda found: _taken(found, tenant_id, source, store_name))
             reached("taken")

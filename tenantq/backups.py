@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tenantq import naming
 from tenantq._backup_run import BackupResult, BackupSummary, Run
 from tenantq._creation import TEMPORARY_PREFIX
-from tenantq._manifest import GENERATION, LOG, Backup, Log, Manifest, Note, generation_name, load, save
+from tenantq._manifest import GENERATION, LOG, MANIFEST, Backup, Log, Manifest, Note, generation_name, load, save
 from tenantq.arguments import check_limit, check_seconds
 from tenantq.clock import to_datetime
 from tenantq.errors import BackupNotFound, DiskFull, TenantFileError
@@ -31,6 +31,11 @@ class BackupDirectory:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).absolute()
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a run has ever begun here."""
+        return any((self.path / name).exists() for name in (MANIFEST, LOG))
 
     def tenants(self) -> dict[str, datetime | None]:
         """Return the ids of the tenants that have backups, and when each was found to be gone from the store."""

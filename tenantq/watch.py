@@ -33,6 +33,9 @@ SLOTS_OF_SHARD = SLOTS // 256
 
 Reasons = tuple[int, int, int]
 
+FOUND: Reasons = (1, 0, 0)
+"""Of a tenant that has work and never rang, such as one whose record was made by whoever looked at it first."""
+
 
 class Watch:
     """Which tenants may have something new since the last call of `wait`. A context manager.
@@ -254,6 +257,8 @@ class Watch:
                 continue
             if before.get(key) != signature:
                 self._add(shard, name)
+                if self._only is not None and (record is None or not record.rung_at):
+                    self._told[key] = FOUND  # whoever looks makes a record, which is no news by itself
             changed_ns = max(status.st_mtime_ns, wal_status.st_mtime_ns if wal_status is not None else 0)
             if abs(now_ns - changed_ns) > CLOCK_TICK_NS:
                 after[key] = signature

@@ -137,6 +137,23 @@ def test_backups_and_replica_go_too_where_that_is_asked(
     assert deletion.replicas == ["s3://acme"]
 
 
+def test_a_deleted_tenant_leaves_no_generation_in_a_backup_directory(
+    store: tenantq.Store, acme: tenantq.Tenant, tmp_path: Path
+) -> None:
+    copies = tenantq.BackupDirectory(tmp_path / "copies")
+    store.tenant("other").enqueue("mail", 1)
+    for number in range(2):
+        acme.enqueue("mail", number)
+        copies.update(store)
+    taken = copies.backups("acme")
+    deletion = store.delete("acme", backups=[copies.path])
+    assert [file.path for file in deletion.files if "copies" in file.path] == [str(one.path) for one in taken]
+    assert len(taken) == 2
+    assert not any(one.path.exists() for one in taken)
+    assert list(copies.tenants()) == ["other"]
+    assert not copies.update(store).failed
+
+
 def test_bad_input_leaves_the_tenant_as_it_was(store: tenantq.Store, acme: tenantq.Tenant, tmp_path: Path) -> None:
     acme.enqueue("mail", 1)
     for options in (

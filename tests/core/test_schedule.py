@@ -490,6 +490,20 @@ def test_without_a_schedule_to_trust_every_tenant_is_looked_at(
             assert found
 
 
+def test_a_tenant_without_a_record_is_told_of_once_however_it_looks_behind_that(tmp_path: Path) -> None:
+    with tenantq.open(tmp_path) as store:
+        store.tenant("acme").enqueue("mail", 1)
+    (tmp_path / _schedule.FILE_NAME).unlink()
+    with tenantq.open(tmp_path, max_open_tenants=1) as store, store.watch(NEVER, only=Work.MESSAGES) as watch:
+        assert look(watch) == {"acme"}
+        assert store.tenant("acme").claim("other") == []
+        store.tenant("globex").claim("other")
+        store.tenant("globex").enqueue("other", 1)  # closes acme
+        assert look(watch) == {"globex"}
+        store.tenant("acme").enqueue("mail", 2)
+        assert look(watch) == {"acme"}
+
+
 def boot_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SystemClock, "boot_id", lambda _self: "another")
 

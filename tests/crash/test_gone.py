@@ -100,7 +100,7 @@ def test_an_export_that_is_killed_is_finished_or_undone(tmp_path: Path, point: s
                 store.tenant("acme").enqueue("mail", "late")
 
 
-@pytest.mark.parametrize("point", ["copied", "taken", "placed"])
+@pytest.mark.parametrize("point", ["copied", "announced", "taken", "placed"])
 def test_an_import_that_is_killed_is_finished_and_enters_no_other_store(tmp_path: Path, point: str) -> None:
     root, there, target = tmp_path / "store", tmp_path / "there", tmp_path / "acme.move"
     fill(root)
@@ -108,7 +108,7 @@ def test_an_import_that_is_killed_is_finished_and_enters_no_other_store(tmp_path
         store.export("acme", target)
     killed(there, "import", target, point)
     with tenantq.open(there) as other, tenantq.open(root) as store:
-        if point != "copied":
+        if point in ("taken", "placed"):
             with pytest.raises(TenantMoved):
                 store.undo_export("acme")
         if point == "placed":
@@ -116,6 +116,9 @@ def test_an_import_that_is_killed_is_finished_and_enters_no_other_store(tmp_path
                 other.import_(target)
         else:
             assert list(other.tenants()) == []
+            if point != "copied":
+                with pytest.raises(TenantMoved):
+                    other.tenant("acme").enqueue("mail", "in its place")
             other.import_(target)
         assert payloads(other) == [0, 1, 2]
         assert tenantq.verify(other.tenant("acme").path).ok
