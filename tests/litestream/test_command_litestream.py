@@ -226,3 +226,21 @@ def test_config_prints_what_litestream_is_run_with_and_keeps_what_is_given(tq: S
     assert tq.json("litestream", "config") == kept
     assert json.loads((tq.path / ".litestream" / "settings.json").read_text()) == kept
     assert os.stat(tq.path / ".litestream").st_mode & 0o777 == 0o700  # noqa: PTH116
+
+
+def test_a_deleted_tenant_leaves_nothing_in_a_replica_if_that_is_asked(
+    tq: StoreCommand, tmp_path: Path, replica: str, binary: Binary
+) -> None:
+    for tenant in ("acme", "globex"):
+        tq.enqueue(tenant, "jobs", 1)
+    assert "has no replica" in tq("delete", "acme", "--replica", "--yes", status=2).stderr
+    tq("litestream", "config", "--replica", replica)
+    for tenant in ("acme", "globex"):
+        tq("litestream", "sync", tenant)
+    document = tq.json("delete", "acme", "--replica", "--yes")
+    (url,) = document["replicas"]
+    assert url.startswith(replica)
+    assert {path.name for path in tmp_path.glob("replica/*/*")} == {"globex.db"}
+    tq("litestream", "config", "--replica", "s3://bucket/tenants")
+    assert "removes nothing" in tq("delete", "globex", "--replica", "--yes", status=2).stderr
+    assert ready(tq, "globex") == [1]

@@ -33,6 +33,9 @@ __all__ = ["delete"]
     help="A directory of `tenantq backup --all`: the tenant's copy goes too. May be repeated.",
 )
 @click.option(
+    "--replica", "has_replica", is_flag=True, help="What its Litestream replica, a directory, has goes too."
+)
+@click.option(
     "--forget",
     is_flag=True,
     help="Remove its owner, deliveries and forwarded events in Postgres too.",
@@ -49,6 +52,7 @@ def delete(
     events: str,
     wait: float,
     backups: tuple[Path, ...],
+    has_replica: bool,
     forget: bool,
     yes: bool,
     dsn: str | None,
@@ -71,17 +75,20 @@ def delete(
     if forget and not dsn:
         raise click.UsageError("--forget needs a Postgres: set TENANTQ_POSTGRES, or use --postgres DSN", ctx)
     with open_store(store_path) as store:
+        replica = _replica(store, tenant) if has_replica else None
         try:
             chosen = store.tenant(tenant, create=False)
         except TenantDeleted:
-            if not (backups or forget):
+            if not (backups or has_replica or forget):
                 raise
             confirm(f"Delete what is left of tenant {printable(tenant)}?", yes=yes)
         else:
             if not yes:
                 confirm(f"Delete tenant {printable(tenant)} and {_contents(chosen)}?", yes=yes)
         with _forwarding(store, dsn if events == "forward" else None) as forward:
-            deletion = store.delete(tenant, events=events, wait=wait, backups=backups, forward=forward)
+            deletion = store.delete(
+                tenant, events=events, wait=wait, backups=backups, forward=forward, replica=replica
+            )
     document = msgspec.to_builtins(deletion)
     if forget and dsn:
         with connect(dsn) as queue:
@@ -93,6 +100,8 @@ def delete(
     click.echo(f"{printable(tenant)}: deleted")
     for file in deletion.files:
         click.echo(f"  {printable(file.path)}, {file.bytes} bytes")
+    for url in deletion.replicas:
+        click.echo(f"  {printable(url)}")
     remains = {name: count for name, count in document.get("postgres", {}).items() if count}
     if remains:
         shown = ", ".join(f"{count} {name}" for name, count in remains.items())
@@ -112,6 +121,13 @@ def _forwarding(store: Store, dsn: str | None) -> Iterator[Callable[[], object] 
             yield forwarder.run_once
         finally:
             forwarder.stop()
+
+
+def _replica(store: Store, tenant: str) -> Callable[[str], list[str]]:
+    from tenantq_tools.litestream import Settings  # noqa: PLC0415
+    from tenantq_tools.litestream.removing import remover  # noqa: PLC0415
+
+    return remover(store, Settings.load(store.root), tenant)
 
 
 def _contents(tenant: Tenant) -> str:
