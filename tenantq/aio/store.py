@@ -14,6 +14,7 @@ from typing import Self, TypeVar
 from tenantq import store as core
 from tenantq._deleting import Deletion
 from tenantq._failing import FailingTenant
+from tenantq._lifecycle import FORWARD_SECONDS
 from tenantq._tombstones import Tombstone
 from tenantq.aio._bells import Bells
 from tenantq.aio._core import Core
@@ -28,7 +29,6 @@ from tenantq.clock import Clock
 from tenantq.config import MAX_CACHE_BYTES, MAX_WAL_BYTES
 from tenantq.errors import StoreClosed, WrongEventLoop
 from tenantq.stats import StoreActivity
-from tenantq.store import FORWARD_SECONDS
 
 __all__ = ["Store", "open"]
 

@@ -263,7 +263,7 @@ def test_a_tenant_that_comes_back_goes_on_in_its_directory(
     directory.update(three)
     three.delete("acme")
     directory.update(three)
-    three.tenant("acme").enqueue_many("mail", range(5))
+    three.create("acme").enqueue_many("mail", range(5))
     directory.update(three)
     assert directory.tenants()["acme"] is None
     assert [ready(backup) for backup in directory.backups("acme")] == [1, 5]

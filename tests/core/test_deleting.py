@@ -180,3 +180,28 @@ def test_a_tombstone_that_cannot_be_read_is_an_error_that_says_so(
 
 def test_the_tombstone_lies_where_the_file_was(store: tenantq.Store) -> None:
     assert tombstone_path(_schema.path_of(store.root, "acme")).name == "acme.deleted"
+
+
+def test_another_library_that_has_the_file_open_adds_nothing_behind_the_deletion(
+    store: tenantq.Store, acme: tenantq.Tenant
+) -> None:
+    acme.enqueue("mail", 1)
+    holder = """
+        import sqlite3
+        from tenantq import statements
+        connection = sqlite3.connect(sys.argv[1], isolation_level="IMMEDIATE")
+        connection.execute("SELECT count(*) FROM queue").fetchall()
+        say("open")
+        hear()
+        try:
+            with connection:
+                for sql, parameters in statements.enqueue("mail", 2):
+                    connection.execute(sql, parameters)
+        except sqlite3.IntegrityError as exc:
+            say("refused:", exc)
+    """
+    with Child(holder, acme.path) as child:
+        assert child.heard() == "open"
+        assert store.delete("acme")
+        child.say()
+        assert child.heard().startswith("refused: tenantq")

@@ -81,7 +81,7 @@ def test_a_process_that_calls_all_the_time_lets_go_when_asked(store: tenantq.Sto
 def test_a_process_that_does_nothing_keeps_the_tenant_until_its_next_call(
     store: tenantq.Store, saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenantq.store.EVICTION_SECONDS", 0.1)
+    monkeypatch.setattr("tenantq._lifecycle.EVICTION_SECONDS", 0.1)
     with Child(IDLE, store.root) as child:
         assert child.heard() == "open"
         with pytest.raises(TenantInUse, match="did not let go") as caught:
