@@ -200,7 +200,7 @@ class Pool:
         for call in run.calls:
             if call.frees:
                 lane.holder = None
-            elif call.holder is not None and call.error is None:
+            elif call.holder is not None and call.result is not None:  # else it failed, or was withdrawn
                 lane.holder = call.holder
             call.end()
         self._rest(lane)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 
 import tenantq.aio
+from tenantq.aio import _pool
+from tenantq.aio._calls import Call, run_calls
 from tenantq.errors import LeaseLost, StatementFailed, TransactionError
-from tests.aio.running import StoppingClock, WithStore, turn
+from tests.aio.running import PATIENCE, StoppingClock, WithStore, turn
 
 
 async def ready(tenant: tenantq.aio.Tenant) -> list[Any]:
@@ -132,12 +135,45 @@ def test_one_cancelled_while_it_begins_is_undone(with_store: WithStore) -> None:
 
         with store.core.tenant("acme").transaction():
             task = asyncio.create_task(one())
-            await turn(50)
+            pool = store._pool_of_loop()
+            while not any(call._has_begun for run in pool._running | pool._running_slow for call in run.calls):
+                await asyncio.sleep(0.001)
             task.cancel()
             await turn()
             assert not task.done()  # its thread waits for the file
         with pytest.raises(asyncio.CancelledError):
             await task
+        assert await acme.enqueue("mail", 1) == 2
+
+    with_store(body)
+
+
+def test_one_cancelled_before_its_thread_begins_holds_nothing(
+    with_store: WithStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_taken, may_run = threading.Event(), threading.Event()
+
+    def run_later(calls: list[Call[Any]]) -> None:
+        is_taken.set()
+        assert may_run.wait(PATIENCE)
+        run_calls(calls)
+
+    async def body(store: tenantq.aio.Store) -> None:
+        acme = store.tenant("acme")
+        await acme.enqueue("mail", 0)
+        monkeypatch.setattr(_pool, "run_calls", run_later)
+
+        async def one() -> None:
+            async with acme.transaction():
+                raise AssertionError
+
+        task = asyncio.create_task(one())
+        while not is_taken.is_set():
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        may_run.set()
         assert await acme.enqueue("mail", 1) == 2
 
     with_store(body)
