@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -241,6 +242,29 @@ def test_a_deleted_tenant_leaves_nothing_in_a_replica_if_that_is_asked(
     (url,) = document["replicas"]
     assert url.startswith(replica)
     assert {path.name for path in tmp_path.glob("replica/*/*")} == {"globex.db"}
-    tq("litestream", "config", "--replica", "s3://bucket/tenants")
+    tq("litestream", "config", "--replica", "gs://bucket/tenants")
     assert "removes nothing" in tq("delete", "globex", "--replica", "--yes", status=2).stderr
+    assert ready(tq, "globex") == [1]
+
+
+def test_a_deleted_tenant_leaves_nothing_in_an_s3_if_that_is_asked(
+    tq: StoreCommand, bucket: str, binary: Binary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for tenant in ("acme", "globex"):
+        tq.enqueue(tenant, "jobs", 1)
+    tq("litestream", "config", "--replica", bucket)
+    for tenant in ("acme", "globex"):
+        tq("litestream", "sync", tenant)
+    with monkeypatch.context() as wrong:
+        wrong.setitem(sys.modules, "boto3", None)
+        assert "tenantq[s3]" in tq("delete", "acme", "--replica", "--yes", status=1).stderr
+    tq("litestream", "config", "--replica", bucket.replace("backups", "nowhere"))
+    assert "nowhere" in tq("delete", "acme", "--replica", "--yes", status=1).stderr
+    assert ready(tq, "acme") == [1]
+    tq("litestream", "config", "--replica", bucket)
+    document = tq.json("delete", "acme", "--replica", "--yes")
+    assert document["replicas"]
+    assert all("/acme.db/" in name for name in document["replicas"])
+    assert "nothing" in tq("litestream", "restore", "acme", "--yes", status=1).stderr.lower()
+    tq("litestream", "restore", "globex", "--yes")
     assert ready(tq, "globex") == [1]

@@ -33,7 +33,10 @@ __all__ = ["delete"]
     help="A directory of `tenantq backup --all`: the tenant's copy goes too. May be repeated.",
 )
 @click.option(
-    "--replica", "has_replica", is_flag=True, help="What its Litestream replica, a directory, has goes too."
+    "--replica",
+    "has_replica",
+    is_flag=True,
+    help="What its Litestream replica (a directory, an S3) has goes too.",
 )
 @click.option(
     "--forget",
