@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -38,12 +39,12 @@ FORWARD_LOOK_SECONDS = 0.05
 """Between two looks whether it has: what another process marks in the file tells nobody."""
 
 
-class Lifecycle(OpenFiles):
+class Lifecycle(OpenFiles, ABC):
     """How the tenants of a store come and go."""
 
+    @abstractmethod
     def tenant(self, tenant_id: str, *, create: bool = True) -> Tenant:
         """Return a tenant; its file appears at the first write. Raises InvalidTenantId, UnknownTenant."""
-        raise NotImplementedError
 
     def create(self, tenant_id: str) -> Tenant:
         """Make a tenant that is not there, one that was deleted or moved away too; durable on return.
