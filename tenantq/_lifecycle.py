@@ -210,7 +210,7 @@ class Lifecycle(OpenFiles, ABC):
         migrate_at = now if self.config.migrate else None
         if as_ is not None:
             path = _schema.path_of(self.root, naming.check_tenant_id(as_))
-            exclusive = partial(self.exclusive, as_)
+            exclusive = partial(self._replacing, as_, path)
             copy_as(path, Path(source), tenant_id, as_, exclusive=exclusive, migrate_at=migrate_at, now=now)
             self.announce(as_)
             return
@@ -220,7 +220,7 @@ class Lifecycle(OpenFiles, ABC):
                 Path(source),
                 tenant_id,
                 replace=replace,
-                exclusive=partial(self.exclusive, tenant_id),
+                exclusive=partial(self._replacing, tenant_id, _schema.path_of(self.root, tenant_id)),
                 migrate_at=migrate_at,
                 wait=max(wait, EVICTION_SECONDS) if evict else wait,
                 ask=partial(self._ask_for, tenant_id) if evict else None,
@@ -228,6 +228,14 @@ class Lifecycle(OpenFiles, ABC):
         finally:
             self._departures.withdraw(naming.key_of(tenant_id))
         self.announce(tenant_id)
+
+    @contextlib.contextmanager
+    def _replacing(self, tenant_id: str, path: Path) -> Iterator[None]:
+        with self.exclusive(tenant_id):
+            refuse_moved(path, tenant_id)  # it may have gone while the copy was made
+            yield
+            if path.exists():
+                Tombstone.remove(path)
 
     def prepare(self, tenant_id: str) -> Path:
         """Make sure that a tenant's file is there, of this version's schema, and closed in this process.

@@ -75,6 +75,7 @@ def test_a_backup_brings_a_deleted_tenant_back(store: tenantq.Store, acme: tenan
     copy = acme.backup(tmp_path / "copy.db")
     store.delete("acme")
     store.restore("acme", copy)
+    assert not tombstone_path(acme.path).exists()
     assert acme.stats().ready == 1
     assert store.deleted() == []
 
